@@ -1,0 +1,29 @@
+"""Penstock carries data from any object store to PyTorch, and checkpoints back."""
+
+from penstock._version import __version__
+from penstock.config import (
+    AccessKey,
+    AccountKey,
+    BearerToken,
+    Credentials,
+    RetryConfig,
+    SasToken,
+    StoreConfig,
+)
+from penstock.errors import PenstockError
+from penstock.store import ObjectMeta, Store, open_store
+
+__all__ = [
+    "AccessKey",
+    "AccountKey",
+    "BearerToken",
+    "Credentials",
+    "ObjectMeta",
+    "PenstockError",
+    "RetryConfig",
+    "SasToken",
+    "Store",
+    "StoreConfig",
+    "__version__",
+    "open_store",
+]

@@ -1,0 +1,29 @@
+"""One bucket spoken to: a small interface, every cloud behind it, safe across fork, spawn and pickling.
+
+Never imports torch. Read in the order of the data: `protocol` (what a store can do), `open`, `adapter`,
+`pages` (listing), `translate` (errors), `clients` and `credentials` (settings to engine), `engine` (fork safety).
+"""
+
+from penstock.store.open import open_store
+from penstock.store.protocol import (
+    Copies,
+    Deletes,
+    Gets,
+    Lists,
+    ObjectMeta,
+    Puts,
+    Store,
+    StoredObject,
+)
+
+__all__ = [
+    "Copies",
+    "Deletes",
+    "Gets",
+    "Lists",
+    "ObjectMeta",
+    "Puts",
+    "Store",
+    "StoredObject",
+    "open_store",
+]

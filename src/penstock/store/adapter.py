@@ -1,0 +1,353 @@
+"""The store over obstore: keys checked, errors translated, every call counted, whole reads verified."""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Self, TypeVar
+
+from crc32c import crc32c
+
+from penstock import metrics
+from penstock.config import StoreConfig
+from penstock.errors import BucketNotFound, IntegrityError, NotFound, PenstockError, Unsupported
+from penstock.store import engine
+from penstock.store.clients import endpoint_of, open_client
+from penstock.store.credentials import Provider
+from penstock.store.pages import list_entries
+from penstock.store.protocol import Buffer, ObjectMeta, Store, StoredObject, WritableBuffer
+from penstock.store.translate import Failure, Target, translate
+from penstock.url import Location, check_key, check_prefix
+
+__all__ = ["CHECKSUM_ATTRIBUTE", "ObjectStore"]
+
+CHECKSUM_ATTRIBUTE = "penstockcrc32c"
+"""User metadata that carries the CRC32C, as eight hexadecimal digits. A name that every cloud allows."""
+
+_DELETE_BATCH = 1000
+_STREAM_BYTES = 4 << 20
+_MD5 = re.compile(r'"[0-9a-f]{32}"')
+_T = TypeVar("_T")
+
+
+class ObjectStore(Store):
+    """A bucket, container or folder behind obstore. Holds a recipe; the client is this process's own."""
+
+    def __init__(self, location: Location, config: StoreConfig) -> None:
+        self._location = location
+        self._config = config
+        self._root = f"{location.key.removesuffix('/')}/" if location.key else ""
+        self._url = f"{location.join('')}" if location.key else f"{location}/"
+        self._keeps_attributes = location.scheme in ("s3", "gs", "az")
+        self._etags_are_md5 = self._keeps_attributes
+        self._opened: tuple[int, Any, Any] | None = None
+
+    @property
+    def url(self) -> str:
+        return str(self._location)
+
+    @property
+    def config(self) -> StoreConfig:
+        """The config this store was opened with."""
+        return self._config
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Location, StoreConfig]]:
+        return type(self), (self._location, self._config)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def get(
+        self,
+        key: str,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        if_match: str | None = None,
+    ) -> memoryview:
+        return self.get_object(key, start=start, stop=stop, if_match=if_match).data
+
+    def get_object(
+        self,
+        key: str,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        if_match: str | None = None,
+    ) -> StoredObject:
+        path = self._path(key)
+        options = _get_options(start, stop, if_match)
+        if start == stop and start is not None:
+            return StoredObject(self.head(key), memoryview(b""))
+        verify = self._keeps_attributes and self._config.verify_checksums and "range" not in options
+
+        def read(obstore: Any, client: Any) -> tuple[Any, memoryview, str | None]:
+            result = obstore.get(client, path, options=options)
+            # Attributes first: collecting the bytes consumes the result.
+            checksum = result.attributes.get(CHECKSUM_ATTRIBUTE) if verify else None
+            meta = result.meta
+            return meta, memoryview(result.bytes()), checksum
+
+        try:
+            meta, data, checksum = self._run("get", key, read, size_read=lambda got: len(got[1]))
+        except _PastTheEnd:
+            return StoredObject(self.head(key), memoryview(b""))
+        if checksum is not None and f"{crc32c(data):08x}" != checksum:
+            raise IntegrityError(
+                f"{self._url}{key}: {len(data)} bytes arrived with CRC32C {crc32c(data):08x}, stored was {checksum}; "
+                "read it again, and if it happens again restore the object"
+            )
+        return StoredObject(_meta(meta, key), data)
+
+    def get_into(
+        self, key: str, buffer: WritableBuffer, *, start: int = 0, if_match: str | None = None
+    ) -> int:
+        path = self._path(key)
+        view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise ValueError(
+                f"{self._url}{key}: get_into needs a writable buffer, got a read-only one"
+            )
+        if not view:
+            return 0
+        options = _get_options(start, start + len(view), if_match)
+
+        def fill(obstore: Any, client: Any) -> int:
+            done = 0
+            for chunk in obstore.get(client, path, options=options).stream(
+                min_chunk_size=_STREAM_BYTES
+            ):
+                view[done : done + len(chunk)] = chunk
+                done += len(chunk)
+            return done
+
+        try:
+            return self._run("get", key, fill, size_read=lambda done: done)
+        except _PastTheEnd:
+            return 0
+
+    def head(self, key: str) -> ObjectMeta:
+        path = self._path(key)
+        try:
+            meta = self._run("head", key, lambda obstore, client: obstore.head(client, path))
+        except NotFound:
+            # A HEAD has no body to say which is missing, key or bucket; a listing's error does.
+            next(self.list(key), None)
+            raise
+        return _meta(meta, key)
+
+    def exists(self, key: str) -> bool:
+        path = self._path(key)
+        try:
+            self._run("head", key, lambda obstore, client: obstore.head(client, path))
+        except NotFound:
+            return False
+        return True
+
+    def put(
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectMeta:
+        if if_absent and if_match is not None:
+            raise ValueError(
+                f"{self._url}{key}: if_absent and if_match exclude each other; give one of them"
+            )
+        path = self._path(key)
+        self._refuse_writes()
+        view = memoryview(data)
+        view = view.cast("B") if view.contiguous else memoryview(view.tobytes())
+        attributes = {CHECKSUM_ATTRIBUTE: f"{crc32c(view):08x}"} if self._keeps_attributes else None
+        mode: Any = "create" if if_absent else "overwrite"
+        if if_match is not None:
+            if self._location.scheme == "file":
+                raise Unsupported(
+                    f"{self._url}{key}: local files have no conditional replace; put without if_match"
+                )
+            mode = {"e_tag": if_match}
+
+        def write(obstore: Any, client: Any) -> Any:
+            return obstore.put(
+                client, path, view, attributes=attributes, mode=mode, use_multipart=False
+            )
+
+        result = self._run("put", key, write, size_written=len(view))
+        etag = _etag(result["e_tag"])
+        self._check_stored(key, view, etag)
+        return ObjectMeta(key, len(view), etag)
+
+    def _check_stored(self, key: str, data: memoryview, etag: str | None) -> None:
+        """Compares the ETag of a put, an MD5 in most stores, with the data; asks the object itself if they differ."""
+        if not (
+            self._etags_are_md5 and self._config.verify_checksums and etag and _MD5.fullmatch(etag)
+        ):
+            return
+        if hashlib.md5(data, usedforsecurity=False).hexdigest() == etag.strip('"'):
+            return
+        try:
+            same = self.get(key) == data
+        except IntegrityError:
+            same = False
+        if not same:
+            raise IntegrityError(
+                f"{self._url}{key}: the store holds other bytes than were sent; put the object again"
+            )
+        # Encrypted buckets have ETags that look like an MD5 and are none.
+        self._etags_are_md5 = False
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        check_prefix(prefix, of=self._url)
+        return self._list(prefix, start_after)
+
+    def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+        entries = list_entries(
+            self._location.scheme,
+            self._root + prefix,
+            start_after=None if start_after is None else self._root + start_after,
+            endpoint=endpoint_of(self._location, self._config),
+            retry=self._config.retry,
+            run=lambda call: self._run("list", prefix, call),
+        )
+        found = False
+        for entry in entries:
+            found = True
+            yield _meta(entry, entry["path"][len(self._root) :])
+        if not found and self._location.scheme == "file" and not self._location.path().is_dir():
+            raise BucketNotFound(f"{self._url}: no such folder; create it, or check the path")
+
+    def list_dirs(self, prefix: str = "") -> Sequence[str]:
+        check_prefix(prefix, of=self._url)
+        full = self._root + prefix
+        parent = full[: full.rfind("/") + 1]
+        result = self._run(
+            "list",
+            prefix,
+            lambda obstore, client: obstore.list_with_delimiter(
+                client, parent.removesuffix("/") or None
+            ),
+        )
+        folders = (f"{path}/" for path in result["common_prefixes"])
+        return sorted(
+            path[len(self._root) :] for path in folders if path.startswith(full) and path != full
+        )
+
+    def delete(self, keys: str | Iterable[str]) -> None:
+        self._refuse_writes()
+        remaining = iter([keys] if isinstance(keys, str) else keys)
+        while batch := [*islice(remaining, _DELETE_BATCH)]:
+            self._delete_batch(batch, [self._path(key) for key in batch])
+
+    def _delete_batch(self, keys: Sequence[str], paths: Sequence[str]) -> None:
+        try:
+            self._run("delete", keys[0], lambda obstore, client: obstore.delete(client, paths))
+        except BucketNotFound:
+            raise
+        except NotFound:
+            # Some stores stop at the first key that is not there; the rest must still go.
+            for key, path in zip(keys, paths, strict=True):
+                self._delete_one(key, path)
+
+    def _delete_one(self, key: str, path: str) -> None:
+        try:
+            self._run("delete", key, lambda obstore, client: obstore.delete(client, path))
+        except BucketNotFound:
+            raise
+        except NotFound:
+            return
+
+    def copy(self, src: str, dst: str) -> None:
+        source, target = self._path(src), self._path(dst)
+        self._refuse_writes()
+        if self._location.scheme == "gs" and endpoint_of(self._location, self._config) is not None:
+            # GCS emulators and gateways take x-goog-copy-source for a put of nothing, and say it went well.
+            self.put(dst, self.get(src))
+            return
+        self._run("copy", src, lambda obstore, client: obstore.copy(client, source, target))
+
+    def _path(self, key: str) -> str:
+        check_key(key, of=self._url)
+        return self._root + key
+
+    def _refuse_writes(self) -> None:
+        if self._location.scheme in ("http", "https"):
+            raise Unsupported(
+                f"{self._url}: http stores are read-only; write through s3://, gs:// or az://"
+            )
+
+    def _client(self) -> tuple[Any, Any]:
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            client, provider = open_client(self._location, self._config)
+            self._opened = opened = (os.getpid(), client, provider)
+        return opened[1], opened[2]
+
+    def _run(
+        self,
+        verb: str,
+        key: str,
+        call: Callable[[Any, Any], _T],
+        *,
+        size_read: Callable[[_T], int] | None = None,
+        size_written: int = 0,
+    ) -> _T:
+        """Makes one call of the engine: the only place where calls are counted and errors translated."""
+        obstore = engine.obstore()
+        client, provider = self._client()
+        began = time.perf_counter()
+        try:
+            result = call(obstore, client)
+        except Exception as exc:  # noqa: BLE001 - whatever the engine raises is translated below
+            failed = exc
+        else:
+            seconds = time.perf_counter() - began
+            read = size_read(result) if size_read is not None else 0
+            metrics.record(
+                metrics.Request(verb, self._location.bucket, seconds, read, size_written)
+            )
+            return result
+        # Raised outside the except block, so that the engine's own text is not carried along as context.
+        raise self._failed(Failure.of(failed), verb, key, time.perf_counter() - began, provider)
+
+    def _failed(
+        self, failure: Failure, verb: str, key: str, seconds: float, provider: Provider | None
+    ) -> PenstockError:
+        if verb == "get" and failure.past_the_end:
+            metrics.record(metrics.Request(verb, self._location.bucket, seconds))
+            return _PastTheEnd(key)
+        where = endpoint_of(self._location, self._config) or "the store"
+        target = Target(verb, f"{self._url}{key}", self._location.root, where, self._config)
+        error = translate(failure, target, provider.failure if provider is not None else None)
+        request = metrics.Request(
+            verb,
+            self._location.bucket,
+            seconds,
+            retries=failure.retries or 0,
+            error=type(error).__name__,
+        )
+        metrics.record(request)
+        return error
+
+
+class _PastTheEnd(PenstockError):
+    """A range began at or after the end: an empty result, not an error, to our callers."""
+
+
+def _get_options(start: int | None, stop: int | None, if_match: str | None) -> dict[str, Any]:
+    first = start or 0
+    if first < 0 or (stop is not None and stop < first):
+        raise ValueError(f"a range needs 0 <= start <= stop, got start={start}, stop={stop}")
+    options: dict[str, Any] = {} if if_match is None else {"if_match": if_match}
+    if stop is not None:
+        options["range"] = (first, stop)
+    elif first:
+        options["range"] = {"offset": first}
+    return options
+
+
+def _meta(entry: Any, key: str) -> ObjectMeta:
+    return ObjectMeta(key, entry["size"], _etag(entry["e_tag"]), entry["last_modified"])
+
+
+def _etag(etag: str | None) -> str | None:
+    """In quotes, as HTTP has it; Azure's listings leave them out."""
+    return etag if etag is None or etag.endswith('"') else f'"{etag}"'

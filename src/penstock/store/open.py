@@ -1,0 +1,26 @@
+"""Turns a URL into a store."""
+
+import os
+
+from penstock.config import StoreConfig
+from penstock.errors import ConfigError
+from penstock.store.adapter import ObjectStore
+from penstock.store.memory import MemoryStore
+from penstock.store.protocol import Store
+from penstock.url import Location
+
+__all__ = ["open_store"]
+
+
+def open_store(url: str | os.PathLike[str], config: StoreConfig | None = None) -> Store:
+    """The store behind a URL; keys are relative to the URL's path. Makes no request and opens no connection.
+
+    Takes `s3://bucket/prefix`, `gs://` (or `gcs://`), `az://` (or `abfs://`), `file://`, a plain path,
+    `memory://name` and, for reading, `http(s)://`. Without a config the environment decides.
+    """
+    if config is not None and not isinstance(config, StoreConfig):
+        raise ConfigError(f"config must be a penstock.StoreConfig, got {type(config).__name__}")
+    location = Location.parse(url)
+    if location.scheme == "memory":
+        return MemoryStore(location)
+    return ObjectStore(location, config or StoreConfig())

@@ -1,0 +1,141 @@
+"""What a store can do: one Protocol per capability, so that callers ask for the smallest they need."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from typing_extensions import Buffer
+
+__all__ = [
+    "Buffer",
+    "Copies",
+    "Deletes",
+    "Gets",
+    "Lists",
+    "ObjectMeta",
+    "Puts",
+    "Store",
+    "StoredObject",
+    "WritableBuffer",
+]
+
+WritableBuffer: TypeAlias = Buffer
+"""A buffer the caller lets us write into: bytearray, memoryview, numpy array, a tensor's `.numpy()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a store knows of an object without its bytes. `key` is relative to the store's URL."""
+
+    key: str
+    size: int
+    etag: str | None = None
+    last_modified: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """Bytes together with what the same response said of the object. `meta.size` is the whole object's."""
+
+    meta: ObjectMeta
+    data: memoryview
+
+
+class Gets(Protocol):
+    """Reads objects."""
+
+    def get(
+        self,
+        key: str,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        if_match: str | None = None,
+    ) -> memoryview:
+        """The object's bytes, or those of the half-open range. One request, no copy.
+
+        A range that reaches past the end gives what there is, as a slice does. With `if_match` the read is
+        pinned to that ETag and raises `ObjectChanged` for any other version.
+        """
+        ...
+
+    def get_object(
+        self,
+        key: str,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        if_match: str | None = None,
+    ) -> StoredObject:
+        """Like `get`, with the metadata that came in the same response."""
+        ...
+
+    def get_into(
+        self, key: str, buffer: WritableBuffer, *, start: int = 0, if_match: str | None = None
+    ) -> int:
+        """Fills `buffer` from byte `start` on and returns how many bytes there were. One request."""
+        ...
+
+    def head(self, key: str) -> ObjectMeta:
+        """Size, ETag and time of an object. One request."""
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Whether the object is there. One request; a missing bucket is an error, not False."""
+        ...
+
+
+class Puts(Protocol):
+    """Writes objects."""
+
+    def put(
+        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectMeta:
+        """Writes the object whole, in one request: readers see the old bytes or the new, never a mixture.
+
+        `if_absent` raises `AlreadyExists` if there is one; `if_match` raises `PreconditionFailed` unless the
+        present version has that ETag.
+        """
+        ...
+
+
+class Lists(Protocol):
+    """Finds objects."""
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        """Every object whose key starts with `prefix`, also when that ends inside a path segment.
+
+        One request per 1,000 keys. In UTF-8 order of the keys, except where the store itself keeps another
+        (SeaweedFS goes by path segment). `start_after` leaves out keys up to and including that one.
+        """
+        ...
+
+    def list_dirs(self, prefix: str = "") -> Sequence[str]:
+        """The "folders" directly under `prefix`, each with its trailing slash, sorted."""
+        ...
+
+
+class Deletes(Protocol):
+    """Removes objects."""
+
+    def delete(self, keys: str | Iterable[str]) -> None:
+        """Removes these objects; one that is not there is fine. Uses the store's bulk delete where it has one."""
+        ...
+
+
+class Copies(Protocol):
+    """Copies objects inside the store."""
+
+    def copy(self, src: str, dst: str) -> None:
+        """Copies on the server's side, replacing `dst`."""
+        ...
+
+
+class Store(Gets, Puts, Lists, Deletes, Copies, Protocol):
+    """Everything a store can do. It pickles and forks as its recipe: a URL and a config."""
+
+    @property
+    def url(self) -> str:
+        """The URL this store was opened with, normalised; keys are relative to it."""
+        ...
