@@ -9,6 +9,7 @@ from penstock.config import (
     RetryConfig,
     SasToken,
     StoreConfig,
+    TransferConfig,
 )
 from penstock.errors import PenstockError
 from penstock.store import ObjectMeta, Store, open_store
@@ -24,6 +25,7 @@ __all__ = [
     "SasToken",
     "Store",
     "StoreConfig",
+    "TransferConfig",
     "__version__",
     "open_store",
 ]

@@ -16,7 +16,10 @@ __all__ = [
     "RetryConfig",
     "SasToken",
     "StoreConfig",
+    "TransferConfig",
 ]
+
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,39 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferConfig:
+    """How bytes are moved: how large the pieces are and how many are under way."""
+
+    budget_bytes: int = 128 * _MIB
+    """What this process holds in flight at most: reads, writes and staging of all stores with this value share it.
+    One larger item passes alone."""
+    part_bytes: int = 16 * _MIB
+    """Size of a ranged read, and of the first parts of an upload, which grow so that 10,000 make 5 TiB."""
+    max_concurrency: int = 128
+    """Requests in flight at most. How many of them are used is found by watching throughput and latency."""
+    max_gap_bytes: int = 1 * _MIB
+    """Wanted ranges with no larger gap between them are read as one."""
+    hedge: bool = False
+    """Send a second request where the first takes longer than 95 % of its kind; the first answer wins."""
+    hedge_share: float = 0.05
+    """Second requests, as a share of all, at most."""
+
+    def __post_init__(self) -> None:
+        if self.part_bytes < 5 * _MIB:
+            raise ConfigError(f"part_bytes must be at least 5 MiB, got {self.part_bytes}")
+        if self.budget_bytes < self.part_bytes:
+            raise ConfigError(
+                f"budget_bytes must hold at least one part of {self.part_bytes}, got {self.budget_bytes}"
+            )
+        if not 1 <= self.max_concurrency <= 1024:
+            raise ConfigError(f"max_concurrency must be from 1 to 1024, got {self.max_concurrency}")
+        if self.max_gap_bytes < 0:
+            raise ConfigError(f"max_gap_bytes must not be negative, got {self.max_gap_bytes}")
+        if not 0 < self.hedge_share <= 1:
+            raise ConfigError(f"hedge_share must be above 0 and at most 1, got {self.hedge_share}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Settings of a store. What is None comes from the environment and the cloud's own credential chain."""
 
@@ -110,6 +146,8 @@ class StoreConfig:
     """Longest time of one attempt, its body included."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     """When to stop trying."""
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+    """How bytes are moved."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Extra headers of every request, for instance an `Authorization` for `https://` stores."""
     user_agent: str = f"penstock/{__version__}"

@@ -39,7 +39,7 @@ class ObjectStore(Store):
         self._location = location
         self._config = config
         self._root = f"{location.key.removesuffix('/')}/" if location.key else ""
-        self._url = f"{location.join('')}" if location.key else f"{location}/"
+        self._url = f"{str(location).removesuffix('/')}/"
         self._keeps_attributes = location.scheme in ("s3", "gs", "az")
         self._etags_are_md5 = self._keeps_attributes
         self._opened: tuple[int, Any, Any] | None = None
@@ -50,7 +50,6 @@ class ObjectStore(Store):
 
     @property
     def config(self) -> StoreConfig:
-        """The config this store was opened with."""
         return self._config
 
     def __reduce__(self) -> tuple[type[Self], tuple[Location, StoreConfig]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from penstock import metrics
+from penstock.config import StoreConfig
 from penstock.errors import AlreadyExists, NotFound, ObjectChanged, PreconditionFailed, Unsupported
 from penstock.store.protocol import Buffer, ObjectMeta, Store, StoredObject, WritableBuffer
 from penstock.url import Location, check_key, check_prefix
@@ -50,8 +51,9 @@ os.register_at_fork(after_in_child=_renew_locks)
 class MemoryStore(Store):
     """Objects in this process's memory; two stores of the same name share them."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, config: StoreConfig) -> None:
         self._location = location
+        self._config = config
         self._root = f"{location.key.removesuffix('/')}/" if location.key else ""
         self._bucket = _buckets.setdefault(location.bucket, _Bucket())
 
@@ -59,11 +61,15 @@ class MemoryStore(Store):
     def url(self) -> str:
         return str(self._location)
 
+    @property
+    def config(self) -> StoreConfig:
+        return self._config
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def __reduce__(self) -> tuple[object, tuple[Location, str]]:
-        return _reopen, (self._location, self._bucket.token)
+    def __reduce__(self) -> tuple[object, tuple[Location, StoreConfig, str]]:
+        return _reopen, (self._location, self._config, self._bucket.token)
 
     def get(
         self,
@@ -190,11 +196,11 @@ def _meta(key: str, entry: _Entry) -> ObjectMeta:
     return ObjectMeta(key, len(entry.data), entry.etag, entry.modified)
 
 
-def _reopen(location: Location, token: str) -> MemoryStore:
+def _reopen(location: Location, config: StoreConfig, token: str) -> MemoryStore:
     bucket = _buckets.get(location.bucket)
     if bucket is None or bucket.token != token:
         raise Unsupported(
             f"{location}: lives in the memory of another process and did not travel here; use file:// or a real "
             "store with spawned workers, or fork them"
         )
-    return MemoryStore(location)
+    return MemoryStore(location, config)

@@ -21,6 +21,5 @@ def open_store(url: str | os.PathLike[str], config: StoreConfig | None = None) -
     if config is not None and not isinstance(config, StoreConfig):
         raise ConfigError(f"config must be a penstock.StoreConfig, got {type(config).__name__}")
     location = Location.parse(url)
-    if location.scheme == "memory":
-        return MemoryStore(location)
-    return ObjectStore(location, config or StoreConfig())
+    kind = MemoryStore if location.scheme == "memory" else ObjectStore
+    return kind(location, config or StoreConfig())

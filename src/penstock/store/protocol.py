@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias
 
 from typing_extensions import Buffer
 
+from penstock.config import StoreConfig
+
 __all__ = [
     "Buffer",
     "Copies",
@@ -138,4 +140,9 @@ class Store(Gets, Puts, Lists, Deletes, Copies, Protocol):
     @property
     def url(self) -> str:
         """The URL this store was opened with, normalised; keys are relative to it."""
+        ...
+
+    @property
+    def config(self) -> StoreConfig:
+        """The config this store was opened with."""
         ...

@@ -57,7 +57,7 @@ class Failure:
         return cls(
             kind=type(exc).__name__.removesuffix("Error"),
             status=_number(r"\bstatus: (\d{3})\b", text),
-            code=_word(r"<Code>([\w.]+)</Code>", text),
+            code=_word(r"<Code>([\w.]+)</Code>", text) or _word(r"\bcode: \"(\w+)\"", text),
             retries=_number(r"\bretries: (\d+)\b", text),
             text=text,
             exception=exc,
@@ -140,6 +140,8 @@ def _by_code(failure: Failure, target: Target) -> PenstockError | None:
         )
     if failure.code in ("NoSuchBucket", "ContainerNotFound"):
         return _missing_bucket(target)
+    if failure.code == "AccessDenied":
+        return _denied(failure, target)
     return None
 
 
@@ -232,7 +234,9 @@ def _by_status(failure: Failure, target: Target) -> PenstockError:
     )
 
 
-def _without_answer(failure: Failure, target: Target) -> PenstockError:
+def _without_answer(  # noqa: PLR0911 - a table, one row a return
+    failure: Failure, target: Target
+) -> PenstockError:
     url, where, config = target.url, target.where, target.config
     if re.search(r"\bTimedOut\b|kind: Timeout|operation timed out", failure.text):
         return StoreUnavailable(
@@ -259,6 +263,10 @@ def _without_answer(failure: Failure, target: Target) -> PenstockError:
         return StoreUnavailable(
             f"{url}: the request to {where} failed {failure.attempts} ({_first_line(failure.text)}); check the "
             "network and StoreConfig.endpoint"
+        )
+    if "os error 20" in failure.text or "os error 21" in failure.text:
+        return InvalidUrl(
+            f"{url}: a file and a folder cannot have the same name on a local disk; rename the object"
         )
     return TransferFailed(f"{url}: {_first_line(failure.text)}")
 

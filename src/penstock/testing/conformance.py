@@ -81,9 +81,7 @@ class _Suite:
     @pytest.fixture
     def fresh(self, store: Store) -> Iterator[Store]:
         """A store at a fresh prefix, emptied afterwards."""
-        inner = open_store(
-            f"{store.url.rstrip('/')}/{uuid.uuid4().hex}", getattr(store, "config", None)
-        )
+        inner = open_store(f"{store.url.rstrip('/')}/{uuid.uuid4().hex}", store.config)
         yield inner
         try:
             left = [meta.key for meta in inner.list()]

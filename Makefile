@@ -1,0 +1,44 @@
+# One command per habit. Each target builds .venv first when it is missing or stale,
+# so any of them may be the first command on a fresh clone.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# mkdocs-material announces its successor in every build; the pinned version is good until 2027-05.
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)  ## start the embedded server, write, list and read back
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED)  ## every test; ARGS="-k fork" narrows it
+	$(BIN)/python -m pytest --durations=15 $(ARGS)
+
+check: $(INSTALLED)  ## format, lint, types, layers, documentation
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/mkdocs build --strict
+
+bench: $(INSTALLED)  ## micro-benchmarks of the store layer
+	$(BIN)/python -m penstock_bench.micro store $(ARGS)
+
+docs: $(INSTALLED)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove .venv and everything generated
+	rm -rf .venv site dist multirun .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "penstock: installing into .venv (the first time takes a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The benchmark suite. It imports `penstock`; `penstock` never imports it."""
