@@ -13,6 +13,7 @@ from penstock.config import (
 )
 from penstock.errors import PenstockError
 from penstock.store import ObjectMeta, Store, open_store
+from penstock.transfer import open_reader, open_writer
 
 __all__ = [
     "AccessKey",
@@ -27,5 +28,7 @@ __all__ = [
     "StoreConfig",
     "TransferConfig",
     "__version__",
+    "open_reader",
     "open_store",
+    "open_writer",
 ]

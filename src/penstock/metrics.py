@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-__all__ = ["Hook", "Request", "Snapshot", "add_hook", "record", "remove_hook", "snapshot"]
+__all__ = [
+    "Hook",
+    "Request",
+    "Snapshot",
+    "add_hook",
+    "count_hedge",
+    "note_concurrency",
+    "record",
+    "remove_hook",
+    "snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +53,15 @@ class Snapshot:
     bytes_read: int
     bytes_written: int
     retries: int
-    """Attempts beyond the first, as far as the engine tells: it does so for calls that failed in the end."""
+    """Attempts beyond the first, as far as they are known: the engine tells of those of a call that failed."""
     errors: Mapping[str, int]
     """Failed calls by error class."""
     wait_s: float
     """Time spent inside calls, summed over threads."""
+    hedges: int
+    """Second requests sent because the first was slow."""
+    concurrency: Mapping[str, int]
+    """Requests that the tuning keeps in flight now, by store."""
 
     def __sub__(self, earlier: "Snapshot") -> "Snapshot":
         return Snapshot(
@@ -57,6 +71,8 @@ class Snapshot:
             self.retries - earlier.retries,
             MappingProxyType(dict(Counter(self.errors) - Counter(earlier.errors))),
             self.wait_s - earlier.wait_s,
+            self.hedges - earlier.hedges,
+            self.concurrency,
         )
 
 
@@ -69,6 +85,8 @@ class _Counters:
         self.bytes_written = 0
         self.retries = 0
         self.wait_s = 0.0
+        self.hedges = 0
+        self.concurrency: dict[str, int] = {}
 
 
 _counters = _Counters()
@@ -85,7 +103,7 @@ def record(request: Request) -> None:
         counters.wait_s += request.seconds
         if request.error is not None:
             counters.errors[request.error] += 1
-            counters.retries += request.retries
+        counters.retries += request.retries
     for hook in _hooks:
         hook(request)
 
@@ -101,7 +119,23 @@ def snapshot() -> Snapshot:
             counters.retries,
             MappingProxyType(dict(counters.errors)),
             counters.wait_s,
+            counters.hedges,
+            MappingProxyType(dict(counters.concurrency)),
         )
+
+
+def count_hedge() -> None:
+    """Counts one second request."""
+    counters = _counters
+    with counters.lock:
+        counters.hedges += 1
+
+
+def note_concurrency(store: str, limit: int) -> None:
+    """Notes how many requests the tuning keeps in flight."""
+    counters = _counters
+    with counters.lock:
+        counters.concurrency[store] = limit
 
 
 def add_hook(hook: Hook) -> None:

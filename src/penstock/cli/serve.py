@@ -46,8 +46,9 @@ def serve(
             "--port: not together with --latency-ms or --bandwidth-mibs, which choose a port themselves"
         )
     buckets = bucket or ["train"]
-    # A plain kill then unwinds as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A plain kill then unwinds as Ctrl-C does, and both also where a shell started us in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with ExitStack() as running:
         server = running.enter_context(ObjectServer(buckets, dir=folder, port=port, gcs=gcs))
         endpoint = server.endpoint

@@ -4,16 +4,19 @@ Never imports torch. Read in the order of the data: `protocol` (what a store can
 `pages` (listing), `translate` (errors), `clients` and `credentials` (settings to engine), `engine` (fork safety).
 """
 
-from penstock.store.open import open_store
+from penstock.store.open import open_object, open_store
 from penstock.store.protocol import (
     Copies,
     Deletes,
     Gets,
     Lists,
     ObjectMeta,
+    PartUpload,
+    PendingUpload,
     Puts,
     Store,
     StoredObject,
+    Uploads,
 )
 
 __all__ = [
@@ -22,8 +25,12 @@ __all__ = [
     "Gets",
     "Lists",
     "ObjectMeta",
+    "PartUpload",
+    "PendingUpload",
     "Puts",
     "Store",
     "StoredObject",
+    "Uploads",
+    "open_object",
     "open_store",
 ]

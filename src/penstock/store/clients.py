@@ -10,10 +10,18 @@ from typing import Any
 from penstock.config import RetryConfig, StoreConfig, check_endpoint
 from penstock.errors import ConfigError
 from penstock.store import engine
-from penstock.store.credentials import EngineOptions, azure_options, gcs_options, s3_options
+from penstock.store.authorise import gcs_authorise, s3_authorise
+from penstock.store.credentials import (
+    EngineOptions,
+    Provider,
+    azure_options,
+    gcs_options,
+    s3_options,
+)
+from penstock.store.wire import Wire
 from penstock.url import Location
 
-__all__ = ["Client", "endpoint_of", "open_client"]
+__all__ = ["Client", "endpoint_of", "open_client", "open_wire"]
 
 Client = Any
 """One of obstore's store classes."""
@@ -28,6 +36,40 @@ def open_client(location: Location, config: StoreConfig) -> tuple[Client, Any]:
     bucket = replace(location, key="")
     recipe = (bucket, config, frozenset(environ.items()))
     return engine.client(recipe, lambda: _BUILDERS[location.scheme](bucket, config, environ))
+
+
+def open_wire(location: Location, config: StoreConfig) -> Wire | None:
+    """This process's direct connections to the bucket; None where only the engine can speak to it.
+
+    That is every store but S3 and GCS, and those two where the engine alone knows the credentials.
+    """
+    if location.scheme not in ("s3", "gs"):
+        return None
+    environ = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+    bucket = replace(location, key="")
+    recipe = ("wire", bucket, config, frozenset(environ.items()))
+    return engine.client(recipe, lambda: (_build_wire(bucket, config, environ),))[0]
+
+
+def _build_wire(location: Location, config: StoreConfig, environ: Mapping[str, str]) -> Wire | None:
+    s3 = location.scheme == "s3"
+    options = s3_options(config, environ) if s3 else gcs_options(config, environ)
+    if not options:
+        return None
+    endpoint = endpoint_of(location, config, environ)
+    region = _region(config, environ, options.get("credential_provider"))
+    cloud = f"https://s3.{region}.amazonaws.com" if s3 else "https://storage.googleapis.com"
+    base = endpoint or cloud
+    path_style = (
+        config.path_style if config.path_style is not None else (endpoint is not None or not s3)
+    )
+    base = (
+        f"{base}/{location.bucket}"
+        if path_style or "." in location.bucket
+        else _with_bucket(base, location.bucket)
+    )
+    authorise = s3_authorise(options, region) if s3 else gcs_authorise(options)
+    return Wire(base, bucket_url=location.root, config=config, authorise=authorise)
 
 
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
@@ -59,10 +101,7 @@ def _s3(location: Location, config: StoreConfig, environ: Mapping[str, str]) -> 
     options = s3_options(config, environ)
     provider = options.get("credential_provider")
     endpoint = endpoint_of(location, config, environ)
-    region = config.region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    if region is None:
-        chain = getattr(getattr(provider, "source", None), "config", {})
-        region = chain.get("region", "us-east-1")
+    region = _region(config, environ, provider)
     path_style = config.path_style if config.path_style is not None else endpoint is not None
     if endpoint is not None:
         options["endpoint"] = endpoint if path_style else _with_bucket(endpoint, location.bucket)
@@ -130,6 +169,14 @@ _BUILDERS: dict[str, Callable[[Location, StoreConfig, Mapping[str, str]], tuple[
     "https": _http,
     "file": _file,
 }
+
+
+def _region(config: StoreConfig, environ: Mapping[str, str], provider: Provider | None) -> str:
+    named = config.region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if named is not None:
+        return named
+    of_profile: Mapping[str, str] = getattr(getattr(provider, "source", None), "config", {})
+    return of_profile.get("region", "us-east-1")
 
 
 def _with_bucket(endpoint: str, bucket: str) -> str:

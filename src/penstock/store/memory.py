@@ -16,7 +16,16 @@ from datetime import UTC, datetime
 from penstock import metrics
 from penstock.config import StoreConfig
 from penstock.errors import AlreadyExists, NotFound, ObjectChanged, PreconditionFailed, Unsupported
-from penstock.store.protocol import Buffer, ObjectMeta, Store, StoredObject, WritableBuffer
+from penstock.store.protocol import (
+    Buffer,
+    ObjectMeta,
+    PartUpload,
+    PendingUpload,
+    Store,
+    StoredObject,
+    WritableBuffer,
+)
+from penstock.store.staged import MemoryUpload
 from penstock.url import Location, check_key, check_prefix
 
 __all__ = ["MemoryStore"]
@@ -175,6 +184,17 @@ class MemoryStore(Store):
 
     def copy(self, src: str, dst: str) -> None:
         self.put(dst, self._entry(src).data)
+
+    def open_upload(self, key: str, *, if_absent: bool = False) -> PartUpload:
+        check_key(key, of=self.url)
+        return MemoryUpload(lambda whole: self.put(key, whole, if_absent=if_absent))
+
+    def pending_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        check_prefix(prefix, of=self.url)
+        return iter(())
+
+    def abort_upload(self, upload: PendingUpload) -> None:
+        raise Unsupported(f"{self._name(upload.key)}: memory keeps no unfinished uploads")
 
     def _entry(self, key: str) -> _Entry:
         check_key(key, of=self.url)

@@ -7,9 +7,9 @@ from penstock.errors import ConfigError
 from penstock.store.adapter import ObjectStore
 from penstock.store.memory import MemoryStore
 from penstock.store.protocol import Store
-from penstock.url import Location
+from penstock.url import Location, check_key
 
-__all__ = ["open_store"]
+__all__ = ["open_object", "open_store"]
 
 
 def open_store(url: str | os.PathLike[str], config: StoreConfig | None = None) -> Store:
@@ -23,3 +23,12 @@ def open_store(url: str | os.PathLike[str], config: StoreConfig | None = None) -
     location = Location.parse(url)
     kind = MemoryStore if location.scheme == "memory" else ObjectStore
     return kind(location, config or StoreConfig())
+
+
+def open_object(
+    url: str | os.PathLike[str], config: StoreConfig | None = None
+) -> tuple[Store, str]:
+    """The store that holds the object at `url`, and the object's key in it. Makes no request."""
+    location = Location.parse(url)
+    check_key(location.key, of=str(location))
+    return open_store(location.root, config), location.key

@@ -16,9 +16,12 @@ __all__ = [
     "Gets",
     "Lists",
     "ObjectMeta",
+    "PartUpload",
+    "PendingUpload",
     "Puts",
     "Store",
     "StoredObject",
+    "Uploads",
     "WritableBuffer",
 ]
 
@@ -134,7 +137,48 @@ class Copies(Protocol):
         ...
 
 
-class Store(Gets, Puts, Lists, Deletes, Copies, Protocol):
+@dataclass(frozen=True, slots=True)
+class PendingUpload:
+    """A multipart upload that was begun and neither completed nor aborted. It is not visible, and is paid for."""
+
+    key: str
+    id: str
+    started: datetime
+
+
+class PartUpload(Protocol):
+    """An object on its way up in parts. Nothing is visible before `complete`, and nothing after `abort`."""
+
+    def put_part(self, number: int, data: memoryview, *, offset: int) -> None:
+        """Sends part `number`, from 0 on, which begins at `offset`. From many threads, in any order, each once."""
+        ...
+
+    def complete(self, *, size: int, crc32c: int) -> ObjectMeta:
+        """Publishes the parts as one object, after comparing size and checksum with what the store has."""
+        ...
+
+    def abort(self) -> None:
+        """Forgets the parts. May be called twice, and after `complete`, where it does nothing."""
+        ...
+
+
+class Uploads(Protocol):
+    """Writes objects too large to hold in memory."""
+
+    def open_upload(self, key: str, *, if_absent: bool = False) -> PartUpload:
+        """Begins an upload in parts of at least 5 MiB, the last one excepted."""
+        ...
+
+    def pending_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """Uploads that somebody began and did not finish; `Unsupported` where the store cannot tell."""
+        ...
+
+    def abort_upload(self, upload: PendingUpload) -> None:
+        """Removes the parts of such an upload; one that is gone is fine."""
+        ...
+
+
+class Store(Gets, Puts, Lists, Deletes, Copies, Uploads, Protocol):
     """Everything a store can do. It pickles and forks as its recipe: a URL and a config."""
 
     @property

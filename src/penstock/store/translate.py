@@ -21,7 +21,7 @@ from penstock.errors import (
     Unsupported,
 )
 
-__all__ = ["Failure", "translate"]
+__all__ = ["Failure", "Target", "code_in", "translate"]
 
 _THROTTLED = {
     "SlowDown",
@@ -57,7 +57,7 @@ class Failure:
         return cls(
             kind=type(exc).__name__.removesuffix("Error"),
             status=_number(r"\bstatus: (\d{3})\b", text),
-            code=_word(r"<Code>([\w.]+)</Code>", text) or _word(r"\bcode: \"(\w+)\"", text),
+            code=code_in(text),
             retries=_number(r"\bretries: (\d+)\b", text),
             text=text,
             exception=exc,
@@ -273,6 +273,11 @@ def _without_answer(  # noqa: PLR0911 - a table, one row a return
 
 def _first_line(text: str) -> str:
     return _SECRET.sub(r"\1=…", text.partition("\n")[0])[:300]
+
+
+def code_in(text: str) -> str | None:
+    """The store's own word for an error, from its XML or from the engine's account of it."""
+    return _word(r"<Code>([\w.]+)</Code>", text) or _word(r"\bcode: \"(\w+)\"", text)
 
 
 def _word(pattern: str, text: str) -> str | None:

@@ -1,0 +1,27 @@
+"""Bytes moved: parallel reads into the caller's memory, uploads in bounded memory, both verified.
+
+Read in the order of the data: `plan` (pure), `budget`, `tuning`, `hedge`, `fetch` and `upload`, `reader` and `writer`.
+"""
+
+from penstock.transfer.budget import ByteBudget
+from penstock.transfer.fetch import Target, fetch, fetch_many, scatter
+from penstock.transfer.plan import ByteRange
+from penstock.transfer.reader import ObjectReader, open_reader
+from penstock.transfer.sweep import sweep
+from penstock.transfer.upload import Upload
+from penstock.transfer.writer import ObjectWriter, open_writer
+
+__all__ = [
+    "ByteBudget",
+    "ByteRange",
+    "ObjectReader",
+    "ObjectWriter",
+    "Target",
+    "Upload",
+    "fetch",
+    "fetch_many",
+    "open_reader",
+    "open_writer",
+    "scatter",
+    "sweep",
+]
