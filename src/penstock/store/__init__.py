@@ -4,13 +4,17 @@ Never imports torch. Read in the order of the data: `protocol` (what a store can
 `pages` (listing), `translate` (errors), `clients` and `credentials` (settings to engine), `engine` (fork safety).
 """
 
-from penstock.store.open import open_object, open_store
+from penstock.store.open import open_object, open_prefix, open_store
 from penstock.store.protocol import (
     Copies,
     Deletes,
+    Folder,
     Gets,
+    KeyOrder,
     Lists,
     ObjectMeta,
+    Page,
+    Pages,
     PartUpload,
     PendingUpload,
     Puts,
@@ -22,9 +26,13 @@ from penstock.store.protocol import (
 __all__ = [
     "Copies",
     "Deletes",
+    "Folder",
     "Gets",
+    "KeyOrder",
     "Lists",
     "ObjectMeta",
+    "Page",
+    "Pages",
     "PartUpload",
     "PendingUpload",
     "Puts",
@@ -32,5 +40,6 @@ __all__ = [
     "StoredObject",
     "Uploads",
     "open_object",
+    "open_prefix",
     "open_store",
 ]

@@ -69,7 +69,13 @@ def _build_wire(location: Location, config: StoreConfig, environ: Mapping[str, s
         else _with_bucket(base, location.bucket)
     )
     authorise = s3_authorise(options, region) if s3 else gcs_authorise(options)
-    return Wire(base, bucket_url=location.root, config=config, authorise=authorise)
+    return Wire(
+        base,
+        bucket_url=location.root,
+        config=config,
+        authorise=authorise,
+        whole_read_headers={"x-amz-checksum-mode": "ENABLED"} if s3 else {},
+    )
 
 
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")

@@ -18,6 +18,7 @@ from penstock.config import StoreConfig
 from penstock.errors import AlreadyExists, NotFound, ObjectChanged, PreconditionFailed, Unsupported
 from penstock.store.protocol import (
     Buffer,
+    Folder,
     ObjectMeta,
     PartUpload,
     PendingUpload,
@@ -171,9 +172,19 @@ class MemoryStore(Store):
         return iter(sorted(found, key=lambda meta: meta.key.encode()))
 
     def list_dirs(self, prefix: str = "") -> Sequence[str]:
-        keys = (meta.key for meta in self.list(prefix))
+        return self.list_folder(prefix).folders
+
+    def list_folder(self, prefix: str = "") -> Folder:
         at = len(prefix)
-        return sorted({key[: key.index("/", at) + 1] for key in keys if "/" in key[at:]})
+        found = [*self.list(prefix)]
+        deeper = (meta.key for meta in found if "/" in meta.key[at:])
+        return Folder(
+            sorted({key[: key.index("/", at) + 1] for key in deeper}),
+            [meta for meta in found if "/" not in meta.key[at:]],
+        )
+
+    def parts(self) -> None:
+        return None
 
     def delete(self, keys: str | Iterable[str]) -> None:
         for key in [keys] if isinstance(keys, str) else keys:

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from penstock.config import RetryConfig
+from penstock.store.protocol import KeyOrder, Page, Pages
 from penstock.store.translate import Failure
 
-__all__ = ["Entry", "list_entries", "predecessor"]
+__all__ = ["Entry", "PartLister", "level_of", "list_entries", "predecessor"]
 
 Entry: TypeAlias = Any
 """obstore's ObjectMeta: a dict with path, size, e_tag, last_modified."""
@@ -52,6 +53,60 @@ def list_entries(
             continue
         if after is None or path.encode() > after:
             yield entry
+
+
+def level_of(result: Any, prefix: str) -> tuple[list[str], list[Entry]]:
+    """The folders, with their slash, and the entries that start with `prefix`, from the engine's list of its folder."""
+    folders = {f"{path}/" for path in result["common_prefixes"]}
+    # An empty object beside a folder of its name is the placeholder that consoles create.
+    entries = (e for e in result["objects"] if e["size"] or f"{e['path']}/" not in folders)
+    return (
+        sorted(path for path in folders if path.startswith(prefix) and path != prefix),
+        _in_order(entry for entry in entries if entry["path"].startswith(prefix)),
+    )
+
+
+class PartLister(Pages):
+    """Lists pages below `root` from anywhere; `run` makes one engine call for a prefix."""
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        endpoint: str | None,
+        retry: RetryConfig,
+        run: Callable[[str, Call], Any],
+    ) -> None:
+        self._root = root
+        self._endpoint = endpoint
+        self._retry = retry
+        self._run = run
+
+    def order(self) -> KeyOrder:
+        by_path = self._endpoint is not None and _orders_by_path(self._endpoint)
+        return KeyOrder.PATH if by_path else KeyOrder.UTF8
+
+    def pages(self, prefix: str, *, start_after: str | None) -> Iterator[Page]:
+        full = self._root + prefix
+        folder = full[: full.rfind("/") + 1]
+        offset = predecessor(full) if folder != full else None
+        if start_after is not None:
+            offset = self._root + start_after
+        stream = _Stream(folder.removesuffix("/") or None, offset, self._retry)
+        while entries := self._run(prefix, stream.next_page):
+            inside = [entry for entry in entries if entry["path"].startswith(full)]
+            yield _page(inside, len(self._root))
+            past = entries[-1]["path"] > full and not entries[-1]["path"].startswith(full)
+            if len(entries) < _PAGE_KEYS or (offset is not None and past):
+                return
+
+
+def _page(entries: list[Entry], root: int) -> Page:
+    return Page(
+        [entry["path"][root:] for entry in entries],
+        [entry["size"] for entry in entries],
+        [entry["e_tag"] for entry in entries],
+    )
 
 
 def predecessor(prefix: str) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 from typing_extensions import Buffer
@@ -13,9 +14,13 @@ __all__ = [
     "Buffer",
     "Copies",
     "Deletes",
+    "Folder",
     "Gets",
+    "KeyOrder",
     "Lists",
     "ObjectMeta",
+    "Page",
+    "Pages",
     "PartUpload",
     "PendingUpload",
     "Puts",
@@ -105,6 +110,47 @@ class Puts(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One level of a listing: the "folders" in it, each with its trailing slash, and its own objects."""
+
+    folders: Sequence[str]
+    objects: Sequence[ObjectMeta]
+
+
+class KeyOrder(Enum):
+    """The order in which a store lists, which is what its "start after" compares by."""
+
+    UTF8 = "utf8"
+    """By the bytes of the key: `a-b`, `a/x`. Every cloud."""
+    PATH = "path"
+    """Segment by segment, as if the slash came before every other character: `a/x`, `a-b`. SeaweedFS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one request listed, in columns: a million objects are made of these."""
+
+    keys: Sequence[str]
+    sizes: Sequence[int]
+    etags: Sequence[str | None]
+
+
+class Pages(Protocol):
+    """Lists from anywhere, one request at a time, for who lists several parts of a prefix side by side."""
+
+    def order(self) -> KeyOrder:
+        """How the store sorts. May cost a request, once per process and endpoint."""
+        ...
+
+    def pages(self, prefix: str, *, start_after: str | None) -> Iterator[Page]:
+        """Every page from there on, each fetched when it is asked for; the end costs no request of its own.
+
+        As the store has them: in its own order, and with the empty `folder/` objects of consoles, named `folder`.
+        """
+        ...
+
+
 class Lists(Protocol):
     """Finds objects."""
 
@@ -118,6 +164,14 @@ class Lists(Protocol):
 
     def list_dirs(self, prefix: str = "") -> Sequence[str]:
         """The "folders" directly under `prefix`, each with its trailing slash, sorted."""
+        ...
+
+    def list_folder(self, prefix: str = "") -> Folder:
+        """What is directly under `prefix`, both sorted. One request per 1,000 of them, however much lies deeper."""
+        ...
+
+    def parts(self) -> Pages | None:
+        """What can list parts of this store side by side; None where it lists only from the beginning."""
         ...
 
 

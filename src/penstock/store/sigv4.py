@@ -33,7 +33,7 @@ def sign(
 
     `path` and `query` are as sent, in canonical form. The payload is not signed: TLS and a CRC32C guard it.
     """
-    stamp = now.strftime("%Y%m%dT%H%M%SZ")
+    stamp = _stamp(now.replace(microsecond=0))
     signed = {"x-amz-date": stamp, "x-amz-content-sha256": UNSIGNED}
     if key.token:
         signed["x-amz-security-token"] = key.token
@@ -67,6 +67,11 @@ def _canonical_headers(headers: Mapping[str, str]) -> tuple[str, str]:
     return ";".join(name for name, _ in lower), "".join(
         f"{name}:{value}\n" for name, value in lower
     )
+
+
+@lru_cache(maxsize=4)
+def _stamp(second: datetime) -> str:
+    return second.strftime("%Y%m%dT%H%M%SZ")
 
 
 @lru_cache(maxsize=16)

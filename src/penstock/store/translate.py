@@ -10,6 +10,7 @@ from penstock.errors import (
     AlreadyExists,
     BucketNotFound,
     CredentialsExpired,
+    IntegrityError,
     InvalidUrl,
     NotFound,
     ObjectChanged,
@@ -140,6 +141,10 @@ def _by_code(failure: Failure, target: Target) -> PenstockError | None:
         )
     if failure.code in ("NoSuchBucket", "ContainerNotFound"):
         return _missing_bucket(target)
+    if failure.code == "BadDigest":
+        return IntegrityError(
+            f"{target.url}: the store received other bytes than were sent, {failure.attempts}; check the network"
+        )
     if failure.code == "AccessDenied":
         return _denied(failure, target)
     return None

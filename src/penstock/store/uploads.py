@@ -142,7 +142,7 @@ class WireUpload(PartUpload):
             body=memoryview(body),
         )
         # S3 may answer 200 and then an error in the body.
-        if b"<Error>" in answer.body:
+        if b"<Error>" in bytes(answer.body):
             code = _text(_parse(answer.body, self._url), "Code")
             raise TransferFailed(
                 f"{self._url}: the store could not complete the upload ({code}); write it again"
@@ -180,9 +180,9 @@ def _base64(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
-def _parse(body: bytes, of: str) -> ET.Element:
+def _parse(body: memoryview, of: str) -> ET.Element:
     try:
-        return ET.fromstring(body)  # noqa: S314 - from the store we authenticate to; expat bounds expansion
+        return ET.fromstring(bytes(body))  # noqa: S314 - from the store we authenticate to; expat bounds expansion
     except ET.ParseError as exc:
         raise TransferFailed(
             f"{of}: the store answered with something that is not XML ({exc})"

@@ -1,53 +1,63 @@
-"""Speaks to S3 and GCS over plain sockets, where the engine copies too much or has no word for it.
+"""Speaks to S3 and GCS over plain connections, where the engine copies too much or has no word for it.
 
 Reads land in the caller's memory; uploads go part by part with a checksum each; orphaned uploads can be found.
 Retries, deadlines and errors are those of the engine's requests: the same RetryConfig, the same translation.
 """
 
-import http.client
 import random
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from penstock import metrics
 from penstock.config import StoreConfig
+from penstock.errors import PenstockError
+from penstock.store.connection import Connection, Head, ProtocolError
 from penstock.store.sigv4 import canonical_path, canonical_query
 from penstock.store.translate import Failure, Target, code_in, translate
 
-__all__ = ["Answer", "Authorise", "Wire"]
+__all__ = ["Answer", "Authorise", "PastTheEnd", "Wire"]
 
 Authorise = Callable[[str, str, str, Mapping[str, str]], Mapping[str, str]]
 """From method, path, query and headers to the headers that authorise the request."""
 
-_ERROR_BODY_BYTES = 64 << 10
-_IDLE_CONNECTIONS = 64
-_RECEIVE_BYTES = 4 << 20
+_IDLE_CONNECTIONS = 256
 _RETRIED = {None, 408, 429, 500, 502, 503, 504}
-_LOST = (OSError, http.client.HTTPException)
+_RETRIED_CODES = {"BadDigest", "RequestTimeout", "ConditionalRequestConflict"}
+_T = TypeVar("_T")
+
+
+class PastTheEnd(Exception):
+    """A range began at or after the end of the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A final response. `body` is empty where the bytes went into the caller's buffer."""
+    """A final response."""
 
     status: int
     headers: Mapping[str, str]
-    body: bytes = b""
+    body: memoryview
 
 
 @dataclass(slots=True)
-class _Fill:
-    """A buffer on its way to being full; survives a broken connection."""
+class _Read:
+    """A read under way; it survives a broken connection, and then goes on in the version that it began with.
 
-    view: memoryview
+    `view` is None until the first response tells how much memory a whole object needs.
+    """
+
+    key: str
     start: int
+    stop: int | None
     etag: str | None
+    view: memoryview | None
+    head: Head | None = None
     done: int = 0
-    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +72,13 @@ class _Request:
 class _Rejected(Exception):
     """An answer that is an error; `retry_after_s` where the store asked for a pause."""
 
-    def __init__(self, status: int, body: bytes, retry_after_s: float | None) -> None:
-        super().__init__(status)
-        self.status = status
+    def __init__(self, head: Head, body: bytes) -> None:
+        super().__init__(head.status)
+        self.status = head.status
         self.text = body.decode(errors="replace")
-        self.retry_after_s = retry_after_s
+        self.code = code_in(self.text)
+        after = head.headers.get("retry-after", "")
+        self.retry_after_s = float(after) if after.isdigit() else 0.0
 
 
 class Wire:
@@ -79,18 +91,20 @@ class Wire:
         bucket_url: str,
         config: StoreConfig,
         authorise: Authorise,
+        whole_read_headers: Mapping[str, str],
     ) -> None:
         parts = urlsplit(base_url)
-        self._secure = parts.scheme == "https"
+        self._tls = _tls_context(config) if parts.scheme == "https" else None
+        self._address = (parts.hostname or "", parts.port or (443 if self._tls else 80))
         self._host = parts.netloc
         self._path = parts.path.rstrip("/")
         self._where = f"{parts.scheme}://{parts.netloc}"
         self._bucket_url = bucket_url
         self._config = config
         self._authorise = authorise
-        self._tls = _tls_context(config) if self._secure else None
+        self._whole_read_headers = whole_read_headers
         self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle: list[Connection] = []
 
     def call(
         self,
@@ -101,130 +115,131 @@ class Wire:
         query: Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
         body: memoryview | None = None,
+        send_again: bool = True,
     ) -> Answer:
-        """Sends one request and returns its answer, trying again as the config says; `verb` is for the counters."""
+        """Sends one request and returns its answer; `verb` is for the counters.
+
+        Tried again as the config says, but a request that must not be sent twice (`send_again=False`) is not when
+        its connection was lost: the store may have done it.
+        """
         request = _Request(method, key, query, headers or {}, body)
         written = len(body) if body is not None else 0
-        return self._with_retries(verb, request, lambda: self._exchange(request), written=written)
+        return self._with_retries(
+            verb,
+            key,
+            lambda: self._exchange(request),
+            lambda _: (0, written),
+            send_again=send_again,
+        )
+
+    def read(self, key: str, *, start: int, stop: int | None, etag: str | None) -> Answer:
+        """The object's bytes from `start` to `stop` (None: its end). Raises `PastTheEnd`."""
+        read = _Read(key, start, stop, etag, None)
+        return self._with_retries(
+            "get", key, lambda: self._receive(read), lambda got: (len(got.body), 0)
+        )
 
     def read_into(self, key: str, view: memoryview, *, start: int, etag: str | None) -> int:
-        """Fills `view` from byte `start` on; a broken response is continued, pinned to the version it had."""
-        fill = _Fill(view, start, etag)
-        request = _Request("GET", key)
-
-        def attempt() -> Answer:
-            while fill.done < len(view) and not fill.ended:
-                self._receive(key, fill)
-            return Answer(206, {})
-
-        self._with_retries("get", request, attempt, read=lambda: fill.done)
-        return fill.done
-
-    def _receive(self, key: str, fill: _Fill) -> None:
-        first = fill.start + fill.done
-        headers = {"range": f"bytes={first}-{fill.start + len(fill.view) - 1}"}
-        if fill.etag is not None:
-            headers["if-match"] = fill.etag
-        connection, response = self._send(_Request("GET", key, (), headers))
-        clean = False
+        """Fills `view` with the object's bytes from `start` on and returns how many there were."""
+        read = _Read(key, start, start + len(view), etag, view)
         try:
-            if response.status == 416:
-                response.read()
-                fill.ended = clean = True
-                return
-            self._raise_for(response)
-            length = int(response.headers.get("content-length", "-1"))
-            if response.status != 206 and (first > 0 or length != len(fill.view)):
-                raise http.client.HTTPException(f"asked for a range, answered {response.status}")
-            fill.etag = fill.etag or response.headers.get("etag")
-            expected = min(length, len(fill.view) - fill.done)
-            stop = fill.done + expected
-            while fill.done < stop:
-                got = response.readinto(
-                    fill.view[fill.done : min(stop, fill.done + _RECEIVE_BYTES)]
-                )
-                if not got:
-                    raise http.client.IncompleteRead(b"", stop - fill.done)
-                fill.done += got
-            fill.ended = fill.done < len(fill.view)
-            clean = response.isclosed() or not response.length
-        finally:
-            self._give_back(connection, response, clean=clean)
+            self._with_retries("get", key, lambda: self._receive(read), lambda _: (read.done, 0))
+        except PastTheEnd:
+            return 0
+        return read.done
+
+    def _receive(self, read: _Read) -> Answer:
+        first = read.start + read.done
+        headers: dict[str, str] = {}
+        if first or read.stop is not None:
+            headers["range"] = f"bytes={first}-{'' if read.stop is None else read.stop - 1}"
+        else:
+            headers.update(self._whole_read_headers)
+        if read.etag is not None:
+            headers["if-match"] = read.etag
+        connection, head = self._send(_Request("GET", read.key, (), headers))
+        try:
+            self._raise_for(connection, head)
+            _check_range_answer(head, first)
+            if read.view is None:
+                read.view = memoryview(bytearray(head.length or 0))
+            if read.head is None:
+                read.head, read.etag = head, read.etag or head.headers.get("etag")
+            stop = min(len(read.view), read.done + (head.length or 0))
+            while read.done < stop:
+                read.done += connection.receive_into(read.view[read.done : stop])
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection, head, clean=stop - read.done == 0)
+        return Answer(read.head.status, read.head.headers, read.view[: read.done])
 
     def _exchange(self, request: _Request) -> Answer:
-        connection, response = self._send(request)
-        clean = False
+        connection, head = self._send(request)
         try:
-            self._raise_for(response)
-            body = response.read()
-            clean = True
-        finally:
-            self._give_back(connection, response, clean=clean)
-        return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, body)
+            self._raise_for(connection, head)
+            body = connection.receive_all(head)
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection, head, clean=True)
+        return Answer(head.status, head.headers, memoryview(body))
 
-    def _send(
-        self, request: _Request
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _send(self, request: _Request) -> tuple[Connection, Head]:
         path = canonical_path(f"{self._path}/{request.key}" if request.key else self._path or "/")
-        query = canonical_query(request.query)
+        query = canonical_query(request.query) if request.query else ""
         headers = {"host": self._host, **self._config.headers, **request.headers}
         if self._config.requester_pays:
             headers["x-amz-request-payer"] = "requester"
         try:
-            headers |= self._authorise(request.method, path, query, headers)
+            headers.update(self._authorise(request.method, path, query, headers))
         except Exception as exc:
             failure = Failure("Credentials", None, None, None, str(exc), exc)
             raise translate(failure, self._target(request.method, request.key), exc) from exc
         headers["user-agent"] = self._config.user_agent
+        if request.body is not None:
+            headers["content-length"] = str(len(request.body))
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         target = f"{path}?{query}" if query else path
+        raw = f"{request.method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
         while True:
             connection, reused = self._take()
             try:
-                connection.request(request.method, target, request.body, headers)
-                return connection, connection.getresponse()
-            except _LOST:
+                connection.send(raw, request.body)
+                return connection, connection.receive_head(request.method)
+            except TimeoutError:
                 connection.close()
-                # An idle connection may have been closed by the store meanwhile; that is no failed attempt.
+                raise
+            except OSError:
+                connection.close()
+                # The store may have closed an idle connection meanwhile; that is no failed attempt.
                 if not reused:
                     raise
 
     @staticmethod
-    def _raise_for(response: http.client.HTTPResponse) -> None:
-        if response.status < 300:
-            return
-        after = response.headers.get("retry-after", "")
-        raise _Rejected(
-            response.status,
-            response.read(_ERROR_BODY_BYTES),
-            float(after) if after.isdigit() else None,
-        )
+    def _raise_for(connection: Connection, head: Head) -> None:
+        if head.status == 416:
+            raise PastTheEnd
+        if head.status >= 300:
+            raise _Rejected(head, connection.receive_all(head))
 
-    def _take(self) -> tuple[http.client.HTTPConnection, bool]:
+    def _take(self) -> tuple[Connection, bool]:
         with self._lock:
             if self._idle:
                 return self._idle.pop(), True
-        connection: http.client.HTTPConnection
-        if self._tls is not None:
-            connection = http.client.HTTPSConnection(
-                self._host, timeout=self._config.connect_timeout_s, context=self._tls
-            )
-        else:
-            connection = http.client.HTTPConnection(
-                self._host, timeout=self._config.connect_timeout_s
-            )
-        connection.connect()
-        connection.sock.settimeout(self._config.read_timeout_s)
+        host, port = self._address
+        config = self._config
+        connection = Connection(
+            host,
+            port,
+            tls=self._tls,
+            connect_timeout_s=config.connect_timeout_s,
+            read_timeout_s=config.read_timeout_s,
+        )
         return connection, False
 
-    def _give_back(
-        self,
-        connection: http.client.HTTPConnection,
-        response: http.client.HTTPResponse,
-        *,
-        clean: bool,
-    ) -> None:
-        if clean and not response.will_close:
-            response.close()
+    def _give_back(self, connection: Connection, head: Head, *, clean: bool) -> None:
+        if clean and head.keep_alive:
             with self._lock:
                 if len(self._idle) < _IDLE_CONNECTIONS:
                     self._idle.append(connection)
@@ -234,12 +249,12 @@ class Wire:
     def _with_retries(
         self,
         verb: str,
-        request: _Request,
-        attempt: Callable[[], Answer],
+        key: str,
+        attempt: Callable[[], _T],
+        count: Callable[[_T], tuple[int, int]],
         *,
-        read: Callable[[], int] = lambda: 0,
-        written: int = 0,
-    ) -> Answer:
+        send_again: bool = True,
+    ) -> _T:
         retry = self._config.retry
         began = time.monotonic()
         pause_s = retry.backoff_initial_s
@@ -248,25 +263,27 @@ class Wire:
             tries += 1
             try:
                 answer = attempt()
-            except (_Rejected, *_LOST) as exc:
+            except PenstockError:
+                raise
+            except (_Rejected, OSError) as exc:
                 failed = exc
             else:
                 seconds = time.monotonic() - began
-                metrics.record(
-                    metrics.Request(verb, self._host, seconds, read(), written, retries=tries - 1)
-                )
+                read, written = count(answer)
+                metrics.record(metrics.Request(verb, self._host, seconds, read, written, tries - 1))
                 return answer
-            status, asked_s = (
-                getattr(failed, "status", None),
-                getattr(failed, "retry_after_s", None),
-            )
-            wait_s = max(asked_s or 0.0, random.uniform(0.5, 1.0) * pause_s)
+            asked_s = failed.retry_after_s if isinstance(failed, _Rejected) else 0.0
+            wait_s = max(asked_s, random.uniform(0.5, 1.0) * pause_s)
             late = time.monotonic() + wait_s - began > retry.deadline_s
-            if tries >= retry.max_attempts or late or status not in _RETRIED:
+            if (
+                tries >= retry.max_attempts
+                or late
+                or not _is_passing(failed, send_again=send_again)
+            ):
                 break
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, retry.backoff_max_s)
-        error = translate(_failure(failed, tries), self._target(verb, request.key), None)
+        error = translate(_failure(failed, tries), self._target(verb, key), None)
         seconds, name = time.monotonic() - began, type(error).__name__
         metrics.record(metrics.Request(verb, self._host, seconds, retries=tries - 1, error=name))
         raise error
@@ -276,7 +293,19 @@ class Wire:
         return Target(verb, url, self._bucket_url, self._where, self._config)
 
 
-def _failure(failed: Exception, tries: int) -> Failure:
+def _check_range_answer(head: Head, first: int) -> None:
+    if head.length is None or (first and head.status != 206):
+        raise ProtocolError(f"asked for bytes from {first} on, answered {head.status}")
+
+
+def _is_passing(failed: "_Rejected | OSError", *, send_again: bool) -> bool:
+    """Whether the same request may succeed later, and may be sent again."""
+    if isinstance(failed, _Rejected):
+        return failed.status in _RETRIED or failed.code in _RETRIED_CODES
+    return send_again or isinstance(failed, ConnectionRefusedError)
+
+
+def _failure(failed: "_Rejected | OSError", tries: int) -> Failure:
     """What happened, in the engine's words, so that one table translates both."""
     if isinstance(failed, _Rejected):
         kinds = {
@@ -291,13 +320,12 @@ def _failure(failed: Exception, tries: int) -> Failure:
     return Failure(kind, status, code_in(text), tries - 1, text, failed)
 
 
-def _in_words(lost: Exception) -> str:
+def _in_words(lost: OSError) -> str:
     if isinstance(lost, TimeoutError):
         return "TimedOut"
-    if isinstance(lost, http.client.HTTPException | ConnectionResetError | BrokenPipeError):
+    if isinstance(lost, ProtocolError | ConnectionResetError | BrokenPipeError):
         return f"body error: {type(lost).__name__}"
-    reason = lost.strerror if isinstance(lost, OSError) else None
-    return f'kind: Connect, message: "{reason or type(lost).__name__}"'
+    return f'kind: Connect, message: "{lost.strerror or type(lost).__name__}"'
 
 
 def _tls_context(config: StoreConfig) -> ssl.SSLContext:

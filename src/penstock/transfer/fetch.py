@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.errors import Throttled
 from penstock.store import ObjectMeta, Store, StoredObject
@@ -12,7 +13,7 @@ from penstock.store.protocol import WritableBuffer
 from penstock.transfer.budget import Share, shared_budget
 from penstock.transfer.hedge import Hedge
 from penstock.transfer.plan import ByteRange, plan_reads, split
-from penstock.transfer.threads import object_threads, part_threads
+from penstock.transfer.threads import Job, object_threads, part_threads
 from penstock.transfer.tuning import Limiter, limiter_for
 
 __all__ = ["Target", "fetch", "fetch_many", "scatter"]
@@ -92,7 +93,7 @@ def fetch_many(store: Store, items: Iterable[str | ObjectMeta]) -> Iterator[Stor
     config = store.config.transfer
     limiter = limiter_for(store)
     hedge = Hedge(limiter, config) if config.hedge else None
-    ahead: deque[tuple[Future[StoredObject], int]] = deque()
+    ahead: deque[tuple[Job[StoredObject], int]] = deque()
     coming = iter(items)
     held: str | ObjectMeta | None = None
     guess = _GUESS_BYTES
@@ -110,19 +111,18 @@ def fetch_many(store: Store, items: Iterable[str | ObjectMeta]) -> Iterator[Stor
                             held = item
                             break
                         share.acquire(size)
-                    ahead.append(
-                        (object_threads().submit(_read, store, item, limiter, hedge), size)
-                    )
+                    job = object_threads().submit(partial(_read, store, item, limiter, hedge))
+                    ahead.append((job, size))
                 if not ahead:
                     return
-                future, size = ahead.popleft()
-                found = future.result()
+                job, size = ahead.popleft()
+                found = job.result()
                 guess = max(1, (guess + len(found.data)) // 2)
                 yield found
                 share.release(size)
         finally:
-            for future, _ in ahead:
-                future.cancel()
+            for job, _ in ahead:
+                job.cancel()
 
 
 def _read(

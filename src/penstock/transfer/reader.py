@@ -2,13 +2,13 @@
 
 import io
 import os
-from concurrent.futures import Future
+from functools import partial
 
 from penstock.config import StoreConfig
 from penstock.store import ObjectMeta, Store, open_object
 from penstock.store.protocol import WritableBuffer
 from penstock.transfer.fetch import fetch
-from penstock.transfer.threads import object_threads
+from penstock.transfer.threads import Job, object_threads
 
 __all__ = ["ObjectReader", "open_reader"]
 
@@ -36,7 +36,7 @@ class _RangeReader(io.RawIOBase):
         self._window = memoryview(b"")
         self._window_start = 0
         self._window_bytes = _FIRST_BYTES
-        self._next: tuple[int, Future[memoryview], int] | None = None
+        self._next: tuple[int, Job[memoryview], int] | None = None
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ class _RangeReader(io.RawIOBase):
         ):
             return
         size = min(_LARGEST_BYTES, 2 * self._window_bytes)
-        self._next = (end, object_threads().submit(self._read, end, size), os.getpid())
+        self._next = (end, object_threads().submit(partial(self._read, end, size)), os.getpid())
 
     def _read(self, start: int, size: int) -> memoryview:
         return self._store.get(self._key, start=start, stop=start + size, if_match=self.meta.etag)
