@@ -6,6 +6,7 @@ Store errors are translated once, in `store/translate.py`, by the engine's excep
 __all__ = [
     "AccessDenied",
     "AlreadyExists",
+    "BadSample",
     "BucketNotFound",
     "ConfigError",
     "CredentialsExpired",
@@ -76,6 +77,10 @@ class StoreUnavailable(PenstockError, ConnectionError):
 
 class TransferFailed(PenstockError, OSError):
     """A request reached the store and failed for a reason that no other class names."""
+
+
+class BadSample(PenstockError, ValueError):
+    """A sample was read and its transform failed; the message names the object."""
 
 
 class IntegrityError(PenstockError, OSError):

@@ -16,6 +16,7 @@ __all__ = [
     "Request",
     "Snapshot",
     "add_hook",
+    "count_bad_sample",
     "count_hedge",
     "note_concurrency",
     "record",
@@ -60,6 +61,8 @@ class Snapshot:
     """Time spent inside calls, summed over threads."""
     hedges: int
     """Second requests sent because the first was slow."""
+    bad_samples: int
+    """Samples of datasets that could not be read or decoded, whatever was done about them."""
     concurrency: Mapping[str, int]
     """Requests that the tuning keeps in flight now, by store."""
 
@@ -72,6 +75,7 @@ class Snapshot:
             MappingProxyType(dict(Counter(self.errors) - Counter(earlier.errors))),
             self.wait_s - earlier.wait_s,
             self.hedges - earlier.hedges,
+            self.bad_samples - earlier.bad_samples,
             self.concurrency,
         )
 
@@ -86,6 +90,7 @@ class _Counters:
         self.retries = 0
         self.wait_s = 0.0
         self.hedges = 0
+        self.bad_samples = 0
         self.concurrency: dict[str, int] = {}
 
 
@@ -120,6 +125,7 @@ def snapshot() -> Snapshot:
             MappingProxyType(dict(counters.errors)),
             counters.wait_s,
             counters.hedges,
+            counters.bad_samples,
             MappingProxyType(dict(counters.concurrency)),
         )
 
@@ -129,6 +135,13 @@ def count_hedge() -> None:
     counters = _counters
     with counters.lock:
         counters.hedges += 1
+
+
+def count_bad_sample() -> None:
+    """Counts one sample that could not be used."""
+    counters = _counters
+    with counters.lock:
+        counters.bad_samples += 1
 
 
 def note_concurrency(store: str, limit: int) -> None:

@@ -6,6 +6,8 @@ Never imports torch. Read in the order of the data: `protocol` (what a store can
 
 from penstock.store.open import open_object, open_prefix, open_store
 from penstock.store.protocol import (
+    Checksum,
+    Checksums,
     Copies,
     Deletes,
     Folder,
@@ -24,6 +26,8 @@ from penstock.store.protocol import (
 )
 
 __all__ = [
+    "Checksum",
+    "Checksums",
     "Copies",
     "Deletes",
     "Folder",

@@ -27,6 +27,7 @@ from penstock.store.credentials import Provider
 from penstock.store.pages import PartLister, level_of, list_entries
 from penstock.store.protocol import (
     Buffer,
+    Checksum,
     Folder,
     ObjectMeta,
     Pages,
@@ -162,6 +163,16 @@ class ObjectStore(Store):
             next(self.list(key), None)
             raise
         return _meta(meta, key)
+
+    def checksum(self, key: str) -> Checksum:
+        path = self._path(key)
+
+        def ask(obstore: Any, client: Any) -> tuple[Any, str | None]:
+            result = obstore.get(client, path, options={"head": True})
+            return result.meta, result.attributes.get(CHECKSUM_ATTRIBUTE)
+
+        meta, found = self._run("head", key, ask)
+        return Checksum(_meta(meta, key), None if found is None else int(found, 16))
 
     def exists(self, key: str) -> bool:
         path = self._path(key)

@@ -4,9 +4,11 @@ Written by hand because a small read costs half the CPU of any client measured, 
 one parse of the head, one `recv` of the body into its destination. See docs/decisions/0005-direct-transfers.md.
 """
 
+import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +16,9 @@ __all__ = ["Connection", "Head", "ProtocolError"]
 
 _HEAD_BYTES = 4096
 _LARGEST_HEAD_BYTES = 64 << 10
+_LARGEST_BODY_BYTES = 1 << 44
 _WITHOUT_BODY = {204, 304}
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;.*)?")
 
 
 class ProtocolError(ConnectionError):
@@ -43,7 +47,10 @@ class Connection:
         tls: ssl.SSLContext | None,
         connect_timeout_s: float,
         read_timeout_s: float,
+        request_timeout_s: float,
     ) -> None:
+        self._request_timeout_s = request_timeout_s
+        self._deadline = time.monotonic() + request_timeout_s
         plain = socket.create_connection((host, port), timeout=connect_timeout_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
@@ -63,7 +70,8 @@ class Connection:
         self._left: int | None = 0
 
     def send(self, head: bytes, body: memoryview | None) -> None:
-        """Sends a request."""
+        """Sends a request, which has its time from now on."""
+        self._deadline = time.monotonic() + self._request_timeout_s
         try:
             if body is not None and len(body) <= _HEAD_BYTES:
                 self._socket.sendall(head + bytes(body))
@@ -127,6 +135,8 @@ class Connection:
         self._socket.close()
 
     def _receive(self, view: memoryview, flags: int) -> int:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError("timed out")
         try:
             return self._socket.recv_into(view, 0, flags)
         except BlockingIOError as exc:
@@ -152,18 +162,21 @@ class Connection:
         body = bytearray()
         while True:
             line = self._receive_line()
-            try:
-                size = int(line.partition(b";")[0], 16)
-            except ValueError as exc:
-                raise ProtocolError(f"a chunk of the body has the size {line[:20]!r}") from exc
+            match = _CHUNK_SIZE.fullmatch(line)
+            if match is None:
+                raise ProtocolError(f"a chunk of the body has the size {line[:20]!r}")
+            size = int(match[1], 16)
             if size == 0:
                 while self._receive_line():
                     pass
                 return bytes(body)
-            piece = bytearray(size + 2)
-            self._left = len(piece)
-            self.fill(memoryview(piece))
-            body += piece[:size]
+            start = len(body)
+            body += bytes(size)
+            self._left = size
+            with memoryview(body) as view:
+                self.fill(view[start:])
+            if self._receive_line():
+                raise ProtocolError("a chunk of the body is longer than it says")
 
     def _receive_line(self) -> bytes:
         line = bytearray()
@@ -181,7 +194,7 @@ def _parse(raw: bytes, method: str) -> Head:
     lines = raw.decode("latin-1").split("\r\n")
     version, _, rest = lines[0].partition(" ")
     status = rest[:3]
-    if not version.startswith("HTTP/1.") or not status.isdigit():
+    if not version.startswith("HTTP/1.") or len(status) < 3 or not status.isdecimal():
         raise ProtocolError(f"the answer begins with {lines[0][:40]!r}, which is not HTTP")
     fields = [line.partition(":") for line in lines[1:]]
     headers = {name.lower(): value.strip() for name, _, value in fields}
@@ -191,8 +204,10 @@ def _parse(raw: bytes, method: str) -> Head:
     length: int | None = None
     if method == "HEAD" or int(status) in _WITHOUT_BODY or int(status) < 200:
         length, chunked = 0, False
-    elif not chunked and headers.get("content-length", "").isdigit():
+    elif not chunked and headers.get("content-length", "").isdecimal():
         length = int(headers["content-length"])
+        if length > _LARGEST_BODY_BYTES:
+            raise ProtocolError(f"the answer is said to have {length} bytes")
     elif not chunked:
         keep_alive = False
     return Head(int(status), headers, length, chunked, keep_alive)

@@ -13,6 +13,7 @@ from penstock.store.adapter import CHECKSUM_ATTRIBUTE, ObjectStore, check_range,
 from penstock.store.clients import endpoint_of, open_wire
 from penstock.store.protocol import (
     Buffer,
+    Checksum,
     ObjectMeta,
     PartUpload,
     PendingUpload,
@@ -72,6 +73,16 @@ class DirectStore(ObjectStore):
         view = self._writable(key, buffer)
         check_range(start, None)
         return wire.read_into(path, view, start=start, etag=if_match) if view else 0
+
+    def checksum(self, key: str) -> Checksum:
+        wire = self._wire()
+        if wire is None:
+            return super().checksum(key)
+        asking = {} if self._location.scheme == "gs" else {"x-amz-checksum-mode": "ENABLED"}
+        headers = wire.call("head", "HEAD", self._path(key), headers=asking).headers
+        found = _checksum(headers)
+        meta = _meta(key, headers, int(headers.get("content-length", "0")))
+        return Checksum(meta, None if found is None else int(found, 16))
 
     def put(
         self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None

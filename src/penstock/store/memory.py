@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from crc32c import crc32c
+
 from penstock import metrics
 from penstock.config import StoreConfig
 from penstock.errors import AlreadyExists, NotFound, ObjectChanged, PreconditionFailed, Unsupported
 from penstock.store.protocol import (
     Buffer,
+    Checksum,
     Folder,
     ObjectMeta,
     PartUpload,
@@ -127,6 +130,11 @@ class MemoryStore(Store):
         entry = self._entry(key)
         self._count("head")
         return _meta(key, entry)
+
+    def checksum(self, key: str) -> Checksum:
+        entry = self._entry(key)
+        self._count("head")
+        return Checksum(_meta(key, entry), crc32c(entry.data))
 
     def exists(self, key: str) -> bool:
         check_key(key, of=self.url)

@@ -117,6 +117,9 @@ def predecessor(prefix: str) -> str | None:
     before = ord(prefix[-1]) - 1
     if before < 0x20 or 0xD800 <= before <= 0xDFFF or before == 0x7F:
         return None
+    if before == ord("/") and prefix[-2:-1] in ("", "/"):
+        # An empty segment cannot travel.
+        before -= 1
     return f"{prefix[:-1]}{chr(before)}\U0010ffff"
 
 

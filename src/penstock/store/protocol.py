@@ -12,6 +12,8 @@ from penstock.config import StoreConfig
 
 __all__ = [
     "Buffer",
+    "Checksum",
+    "Checksums",
     "Copies",
     "Deletes",
     "Folder",
@@ -93,6 +95,25 @@ class Gets(Protocol):
 
     def exists(self, key: str) -> bool:
         """Whether the object is there. One request; a missing bucket is an error, not False."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What a store knows of an object's content. `crc32c` is that of the whole object, None where it does not tell."""
+
+    meta: ObjectMeta
+    crc32c: int | None
+
+
+class Checksums(Protocol):
+    """Tells what an object contains without sending it."""
+
+    def checksum(self, key: str) -> Checksum:
+        """The object's checksum, with the version it is of. One request, none of the bytes.
+
+        S3 and GCS tell that of most objects, Azure that of what Penstock has put in one piece, local disks of none.
+        """
         ...
 
 
@@ -232,7 +253,7 @@ class Uploads(Protocol):
         ...
 
 
-class Store(Gets, Puts, Lists, Deletes, Copies, Uploads, Protocol):
+class Store(Gets, Checksums, Puts, Lists, Deletes, Copies, Uploads, Protocol):
     """Everything a store can do. It pickles and forks as its recipe: a URL and a config."""
 
     @property

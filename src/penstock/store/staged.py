@@ -89,7 +89,8 @@ class FileUpload(PartUpload):
 class StreamUpload(PartUpload):
     """Feeds the parts, in order, to an engine call that takes an iterator and uploads it in blocks.
 
-    `send` runs in a thread of its own. A part is on loan to it until the next one is asked for.
+    `send` runs in a thread of its own. It gets copies: the engine keeps what it is given until its own requests have
+    ended, and does not say when that is, while our caller fills the same memory anew.
     """
 
     def __init__(
@@ -148,12 +149,11 @@ class StreamUpload(PartUpload):
                     raise TransferFailed("the upload was aborted")
                 if self._next == self._last:
                     return
-                part = self._parts[self._next]
-            yield part
-            with self._changed:
+                part = memoryview(bytes(self._parts[self._next]))
                 self._parts[self._next] = memoryview(b"")
                 self._next += 1
                 self._changed.notify_all()
+            yield part
 
     def _ready(self) -> bool:
         return self._aborted or self._next in self._parts or self._next == self._last

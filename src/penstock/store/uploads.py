@@ -2,9 +2,10 @@
 
 import base64
 import hashlib
+import re
 import threading
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from xml.sax.saxutils import escape
 
@@ -21,6 +22,8 @@ from penstock.store.protocol import ObjectMeta, PartUpload, PendingUpload
 from penstock.store.wire import Answer, Wire
 
 __all__ = ["WireUpload", "abort", "pending"]
+
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 class WireUpload(PartUpload):
@@ -45,8 +48,8 @@ class WireUpload(PartUpload):
         headers = {"x-amz-checksum-algorithm": "CRC32C", "x-amz-checksum-type": "FULL_OBJECT"}
         try:
             answer = self._post("uploads", "", headers if self._checksums else {})
-        except TransferFailed:
-            if not self._checksums:
+        except TransferFailed as exc:
+            if not self._checksums or isinstance(exc.__cause__, OSError):
                 raise
             # A store that does not know the checksum headers; Content-MD5 guards the parts instead.
             self._checksums = False
@@ -74,16 +77,22 @@ class WireUpload(PartUpload):
         if self._if_absent:
             headers |= {"x-goog-if-generation-match": "0"} if self._gcs else {"if-none-match": "*"}
         try:
-            self._post("uploadId", self._id, headers, self._manifest())
+            # Sent twice, the condition could meet the object that the first one made.
+            self._post(
+                "uploadId", self._id, headers, self._manifest(), send_again=not self._if_absent
+            )
         except PreconditionFailed as exc:
             self.abort()
             raise AlreadyExists(
                 f"{self._url}: there is an object already; delete it, or write without if_absent"
             ) from exc
-        except NotFound:
+        except NotFound as exc:
             # The answer to an earlier attempt may have been lost: then the object is there, and is checked below.
-            if not self._is_published():
-                raise
+            if not self._is_published(size, checksum):
+                raise TransferFailed(
+                    f"{self._url}: the store no longer knows the upload, and what is there is not what was sent; "
+                    "write it again"
+                ) from exc
         self._finished = True
         return self._verified(size, checksum)
 
@@ -102,24 +111,25 @@ class WireUpload(PartUpload):
             )
         return f"<CompleteMultipartUpload>{''.join(rows)}</CompleteMultipartUpload>".encode()
 
-    def _is_published(self) -> bool:
-        """Whether the object has the ETag that exactly these parts make."""
-        digests = b"".join(bytes.fromhex(self._parts[n][0].strip('"')) for n in sorted(self._parts))
-        expected = f'"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(self._parts)}"'
+    def _is_published(self, size: int, checksum: str) -> bool:
+        """Whether the object has our checksum or, where the store tells none, the ETag that these parts make."""
         try:
-            return self._head().headers.get("etag") == expected
+            headers = self._head().headers
         except NotFound:
             return False
+        stored = _stored_checksum(headers)
+        if stored is not None:
+            return headers.get("content-length") == str(size) and stored == checksum
+        etags = [self._parts[number][0].strip('"') for number in sorted(self._parts)]
+        if not all(_MD5.fullmatch(etag) for etag in etags):
+            return False
+        digest = hashlib.md5(bytes.fromhex("".join(etags)), usedforsecurity=False).hexdigest()
+        return headers.get("etag") == f'"{digest}-{len(etags)}"'
 
     def _verified(self, size: int, checksum: str) -> ObjectMeta:
         headers = self._head().headers
         stored = int(headers.get("content-length", "-1"))
-        hashes = dict(
-            part.strip().split("=", 1)
-            for part in headers.get("x-goog-hash", "").split(",")
-            if "=" in part
-        )
-        found = headers.get("x-amz-checksum-crc32c") or hashes.get("crc32c") or checksum
+        found = _stored_checksum(headers) or checksum
         if stored != size or found != checksum:
             raise IntegrityError(
                 f"{self._url}: {size} bytes with CRC32C {checksum} were sent, {stored} with {found} are stored; "
@@ -132,7 +142,15 @@ class WireUpload(PartUpload):
             "head", "HEAD", self._path, headers={"x-amz-checksum-mode": "ENABLED"}
         )
 
-    def _post(self, name: str, value: str, headers: dict[str, str], body: bytes = b"") -> Answer:
+    def _post(
+        self,
+        name: str,
+        value: str,
+        headers: dict[str, str],
+        body: bytes = b"",
+        *,
+        send_again: bool = True,
+    ) -> Answer:
         answer = self._wire.call(
             "put",
             "POST",
@@ -140,6 +158,7 @@ class WireUpload(PartUpload):
             query=((name, value),),
             headers=headers,
             body=memoryview(body),
+            send_again=send_again,
         )
         # S3 may answer 200 and then an error in the body.
         if b"<Error>" in bytes(answer.body):
@@ -174,6 +193,17 @@ def abort(wire: Wire, path: str, upload_id: str) -> None:
         wire.call("delete", "DELETE", path, query=(("uploadId", upload_id),))
     except NotFound:
         return
+
+
+def _stored_checksum(headers: Mapping[str, str]) -> str | None:
+    """The CRC32C of the whole object in base64; one of checksums of parts (`…-3`) says nothing of the whole."""
+    hashes = dict(
+        part.strip().split("=", 1)
+        for part in headers.get("x-goog-hash", "").split(",")
+        if "=" in part
+    )
+    found = headers.get("x-amz-checksum-crc32c") or hashes.get("crc32c")
+    return None if found is None or "-" in found else found
 
 
 def _base64(crc: int) -> str:

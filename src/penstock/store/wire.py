@@ -4,18 +4,22 @@ Reads land in the caller's memory; uploads go part by part with a checksum each;
 Retries, deadlines and errors are those of the engine's requests: the same RetryConfig, the same translation.
 """
 
+import base64
 import random
+import re
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 from urllib.parse import urlsplit
+
+from crc32c import crc32c
 
 from penstock import metrics
 from penstock.config import StoreConfig
-from penstock.errors import PenstockError
+from penstock.errors import IntegrityError, PenstockError
 from penstock.store.connection import Connection, Head, ProtocolError
 from penstock.store.sigv4 import canonical_path, canonical_query
 from penstock.store.translate import Failure, Target, code_in, translate
@@ -67,18 +71,30 @@ class _Request:
     query: Sequence[tuple[str, str]] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     body: memoryview | None = None
+    send_again: bool = True
 
 
 class _Rejected(Exception):
-    """An answer that is an error; `retry_after_s` where the store asked for a pause."""
+    """An answer that is an error; `retry_after_s` where the store asked for a pause.
 
-    def __init__(self, head: Head, body: bytes) -> None:
-        super().__init__(head.status)
-        self.status = head.status
-        self.text = body.decode(errors="replace")
-        self.code = code_in(self.text)
+    It can be made of its text alone: so is the copy without secrets that becomes the cause of our error.
+    """
+
+    def __init__(self, text: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.code = code_in(text)
+        self.retry_after_s = retry_after_s
+
+    @classmethod
+    def of(cls, head: Head, body: bytes) -> Self:
         after = head.headers.get("retry-after", "")
-        self.retry_after_s = float(after) if after.isdigit() else 0.0
+        return cls(
+            body.decode(errors="replace"),
+            status=head.status,
+            retry_after_s=float(after) if after.isdecimal() else 0.0,
+        )
 
 
 class Wire:
@@ -122,7 +138,7 @@ class Wire:
         Tried again as the config says, but a request that must not be sent twice (`send_again=False`) is not when
         its connection was lost: the store may have done it.
         """
-        request = _Request(method, key, query, headers or {}, body)
+        request = _Request(method, key, query, headers or {}, body, send_again)
         written = len(body) if body is not None else 0
         return self._with_retries(
             verb,
@@ -135,9 +151,11 @@ class Wire:
     def read(self, key: str, *, start: int, stop: int | None, etag: str | None) -> Answer:
         """The object's bytes from `start` to `stop` (None: its end). Raises `PastTheEnd`."""
         read = _Read(key, start, stop, etag, None)
-        return self._with_retries(
+        answer = self._with_retries(
             "get", key, lambda: self._receive(read), lambda got: (len(got.body), 0)
         )
+        self._verify(read)
+        return answer
 
     def read_into(self, key: str, view: memoryview, *, start: int, etag: str | None) -> int:
         """Fills `view` with the object's bytes from `start` on and returns how many there were."""
@@ -146,7 +164,22 @@ class Wire:
             self._with_retries("get", key, lambda: self._receive(read), lambda _: (read.done, 0))
         except PastTheEnd:
             return 0
+        self._verify(read)
         return read.done
+
+    def _verify(self, read: _Read) -> None:
+        """Compares a range that turned out to be the whole object with the checksum that came along."""
+        if read.start or read.stop is None or read.head is None or read.view is None:
+            return
+        size = read.head.headers.get("content-range", "").rpartition("/")[2]
+        if size != str(read.done) or not self._config.verify_checksums:
+            return
+        stored, found = _stored_checksum(read.head.headers), crc32c(read.view[: read.done])
+        if stored is not None and found != stored:
+            raise IntegrityError(
+                f"{self._bucket_url}/{read.key}: {read.done} bytes arrived with CRC32C {found:08x}, stored was "
+                f"{stored:08x}; read it again, and if it happens again restore the object"
+            )
 
     def _receive(self, read: _Read) -> Answer:
         first = read.start + read.done
@@ -161,17 +194,23 @@ class Wire:
         try:
             self._raise_for(connection, head)
             _check_range_answer(head, first)
+            chunks = memoryview(connection.receive_all(head)) if head.chunked else None
+            length = len(chunks) if chunks is not None else head.length or 0
             if read.view is None:
-                read.view = memoryview(bytearray(head.length or 0))
+                read.view = memoryview(bytearray(length))
             if read.head is None:
                 read.head, read.etag = head, read.etag or head.headers.get("etag")
-            stop = min(len(read.view), read.done + (head.length or 0))
+            stop = min(len(read.view), read.done + length)
+            clean = chunks is not None or stop - read.done == length
+            if chunks is not None:
+                read.view[read.done : stop] = chunks[: stop - read.done]
+                read.done = stop
             while read.done < stop:
                 read.done += connection.receive_into(read.view[read.done : stop])
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection, head, clean=stop - read.done == 0)
+        self._give_back(connection, head, clean=clean)
         return Answer(read.head.status, read.head.headers, read.view[: read.done])
 
     def _exchange(self, request: _Request) -> Answer:
@@ -202,8 +241,9 @@ class Wire:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         target = f"{path}?{query}" if query else path
         raw = f"{request.method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
+        fresh = not request.send_again
         while True:
-            connection, reused = self._take()
+            connection, reused = self._take(fresh=fresh)
             try:
                 connection.send(raw, request.body)
                 return connection, connection.receive_head(request.method)
@@ -212,20 +252,21 @@ class Wire:
                 raise
             except OSError:
                 connection.close()
-                # The store may have closed an idle connection meanwhile; that is no failed attempt.
+                # The store may have closed an idle connection meanwhile; that is no failed attempt, once.
                 if not reused:
                     raise
+                fresh = True
 
     @staticmethod
     def _raise_for(connection: Connection, head: Head) -> None:
         if head.status == 416:
             raise PastTheEnd
         if head.status >= 300:
-            raise _Rejected(head, connection.receive_all(head))
+            raise _Rejected.of(head, connection.receive_all(head))
 
-    def _take(self) -> tuple[Connection, bool]:
+    def _take(self, *, fresh: bool) -> tuple[Connection, bool]:
         with self._lock:
-            if self._idle:
+            if self._idle and not fresh:
                 return self._idle.pop(), True
         host, port = self._address
         config = self._config
@@ -235,6 +276,7 @@ class Wire:
             tls=self._tls,
             connect_timeout_s=config.connect_timeout_s,
             read_timeout_s=config.read_timeout_s,
+            request_timeout_s=config.request_timeout_s,
         )
         return connection, False
 
@@ -294,14 +336,32 @@ class Wire:
 
 
 def _check_range_answer(head: Head, first: int) -> None:
-    if head.length is None or (first and head.status != 206):
-        raise ProtocolError(f"asked for bytes from {first} on, answered {head.status}")
+    said = head.headers.get("content-range", "none")
+    endless = head.length is None and not head.chunked
+    elsewhere = head.status == 206 and not said.startswith(f"bytes {first}-")
+    if endless or elsewhere or (first and head.status != 206):
+        raise ProtocolError(
+            f"asked for bytes from {first} on, answered {head.status}, range {said}, length {head.length}"
+        )
+
+
+def _stored_checksum(headers: Mapping[str, str]) -> int | None:
+    """The CRC32C of the whole object, where a response to a range tells it."""
+    for name, value in headers.items():
+        if name.endswith("-meta-penstockcrc32c"):
+            return int(value, 16)
+    hashes = headers.get("x-goog-hash", "")
+    found = re.search(r"\bcrc32c=([\w+/]{6}==)", hashes)
+    plain = headers.get("x-goog-stored-content-encoding", "identity") == "identity"
+    return int.from_bytes(base64.b64decode(found[1]), "big") if found and plain else None
 
 
 def _is_passing(failed: "_Rejected | OSError", *, send_again: bool) -> bool:
     """Whether the same request may succeed later, and may be sent again."""
     if isinstance(failed, _Rejected):
         return failed.status in _RETRIED or failed.code in _RETRIED_CODES
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        return False
     return send_again or isinstance(failed, ConnectionRefusedError)
 
 
@@ -323,7 +383,7 @@ def _failure(failed: "_Rejected | OSError", tries: int) -> Failure:
 def _in_words(lost: OSError) -> str:
     if isinstance(lost, TimeoutError):
         return "TimedOut"
-    if isinstance(lost, ProtocolError | ConnectionResetError | BrokenPipeError):
+    if isinstance(lost, ProtocolError | ConnectionResetError | BrokenPipeError | ssl.SSLEOFError):
         return f"body error: {type(lost).__name__}"
     return f'kind: Connect, message: "{lost.strerror or type(lost).__name__}"'
 

@@ -1,22 +1,20 @@
 """Reads: ranges of one object into the caller's memory, and many whole objects in order."""
 
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.errors import Throttled
-from penstock.store import ObjectMeta, Store, StoredObject
-from penstock.store.protocol import WritableBuffer
-from penstock.transfer.budget import Share, shared_budget
-from penstock.transfer.hedge import Hedge
-from penstock.transfer.plan import ByteRange, plan_reads, split
-from penstock.transfer.threads import Job, object_threads, part_threads
-from penstock.transfer.tuning import Limiter, limiter_for
+from crc32c import crc32c
 
-__all__ = ["Target", "fetch", "fetch_many", "scatter"]
+from penstock.errors import IntegrityError, NotFound
+from penstock.store import Checksum, ObjectMeta, Store, StoredObject
+from penstock.store.protocol import WritableBuffer
+from penstock.transfer.ahead import Task, read_ahead
+from penstock.transfer.plan import ByteRange, plan_reads, split
+from penstock.transfer.threads import part_threads
+
+__all__ = ["Target", "check_stored", "fetch", "fetch_many", "scatter"]
 
 _GUESS_BYTES = 256 << 10
 
@@ -35,27 +33,35 @@ def fetch(
     """Fills `buffer` with the object's bytes from `start` on, by parallel ranges; returns how many there were.
 
     All ranges are of one version: that of `etag`, or else the one found first, which costs a HEAD if there is
-    more than one range. An object that changes meanwhile raises `ObjectChanged`; the buffer's content is then
-    undefined. The bytes land in the buffer; nothing is staged.
+    more than one range. An object that changes meanwhile raises `ObjectChanged`, and a whole object that is not the
+    one that was stored `IntegrityError`, where that HEAD tells a checksum; the buffer's content is then undefined.
+    The bytes land in the buffer; nothing is staged.
     """
     view = memoryview(buffer).cast("B")
     part_bytes = store.config.transfer.part_bytes
     if len(view) <= part_bytes:
         return store.get_into(key, view, start=start, if_match=etag)
+    stored: int | None = None
     if etag is None:
-        meta = store.head(key)
-        etag = meta.etag
-        view = view[: max(0, meta.size - start)]
+        found = _version(store, key)
+        etag = found.meta.etag
+        view = view[: max(0, found.meta.size - start)]
+        whole = len(view) == found.meta.size
+        stored = found.crc32c if whole and store.config.verify_checksums else None
     spans = split(ByteRange(start, start + len(view)), part_bytes=part_bytes)
     targets = [Target(span.start, view[span.start - start : span.stop - start]) for span in spans]
-    return sum(_fill(store, key, targets, etag))
+    jobs = _begin(store, key, targets, etag)
+    if stored is not None:
+        _compare(store, key, zip(jobs, targets, strict=True), stored)
+    return sum(_all(jobs))
 
 
 def scatter(store: Store, key: str, targets: Sequence[Target], *, etag: str | None) -> int:
     """Fills many buffers from one object and returns the bytes asked of the store.
 
     Targets close together are read as one, into a buffer of their own, and copied from there; large ones are cut
-    into parallel parts that land in place. A target that reaches past the end of the object is a ValueError.
+    into parallel parts that land in place. All are of one version, as with `fetch`. A target that reaches past the
+    end of the object is a ValueError.
     """
     transfer = store.config.transfer
     spans = [ByteRange(target.start, target.start + len(target.view)) for target in targets]
@@ -74,13 +80,16 @@ def scatter(store: Store, key: str, targets: Sequence[Target], *, etag: str | No
             ]
         else:
             shared.append((read.span, [targets[index] for index in read.wanted]))
-    jobs = [
+    if etag is None and len(direct) + len(shared) > 1:
+        etag = store.head(key).etag
+    jobs = _begin(store, key, direct, etag)
+    jobs += [
         part_threads().submit(_copy_from, store, key, span, wanted, etag) for span, wanted in shared
     ]
-    counts = _fill(store, key, direct, etag)
-    for target, count in zip(direct, counts, strict=True):
+    counts = _all(jobs)
+    for target, count in zip(direct, counts, strict=False):
         _check_whole(store, key, target.start, len(target.view), count)
-    return sum(counts) + sum(_all(jobs))
+    return sum(counts)
 
 
 def fetch_many(store: Store, items: Iterable[str | ObjectMeta]) -> Iterator[StoredObject]:
@@ -90,66 +99,50 @@ def fetch_many(store: Store, items: Iterable[str | ObjectMeta]) -> Iterator[Stor
     The first failure, in order, is raised for its key and the rest is given up; so is everything when the caller
     stops early. One request an object.
     """
-    config = store.config.transfer
-    limiter = limiter_for(store)
-    hedge = Hedge(limiter, config) if config.hedge else None
-    ahead: deque[tuple[Job[StoredObject], int]] = deque()
-    coming = iter(items)
-    held: str | ObjectMeta | None = None
     guess = _GUESS_BYTES
-    with Share(shared_budget(config)) as share:
-        try:
-            while True:
-                while len(ahead) < limiter.limit:
-                    item = held if held is not None else next(coming, None)
-                    held = None
-                    if item is None:
-                        break
-                    size = item.size if isinstance(item, ObjectMeta) else guess
-                    if not share.try_acquire(size):
-                        if ahead:
-                            held = item
-                            break
-                        share.acquire(size)
-                    job = object_threads().submit(partial(_read, store, item, limiter, hedge))
-                    ahead.append((job, size))
-                if not ahead:
-                    return
-                job, size = ahead.popleft()
-                found = job.result()
-                guess = max(1, (guess + len(found.data)) // 2)
-                yield found
-                share.release(size)
-        finally:
-            for job, _ in ahead:
-                job.cancel()
+
+    def tasks() -> Iterator[Task[StoredObject]]:
+        for item in items:
+            if isinstance(item, str):
+                yield Task(guess, partial(store.get_object, item))
+            else:
+                yield Task(item.size, partial(store.get_object, item.key, if_match=item.etag))
+
+    for job in read_ahead(store, tasks()):
+        found = job.result()
+        guess = max(1, (guess + len(found.data)) // 2)
+        yield found
 
 
-def _read(
-    store: Store, item: str | ObjectMeta, limiter: Limiter, hedge: Hedge | None
-) -> StoredObject:
-    key, etag = (item, None) if isinstance(item, str) else (item.key, item.etag)
-    began = time.monotonic()
+def _version(store: Store, key: str) -> Checksum:
     try:
-        if hedge is None:
-            found = store.get_object(key, if_match=etag)
-        else:
-            found = hedge.first(lambda: store.get_object(key, if_match=etag))
-    except Throttled:
-        limiter.throttled()
+        return store.checksum(key)
+    except NotFound:
+        # This one tells whether it is the key or the bucket that is missing.
+        store.head(key)
         raise
-    limiter.answered(time.monotonic() - began)
-    return found
 
 
-def _fill(store: Store, key: str, targets: Sequence[Target], etag: str | None) -> list[int]:
-    if not targets:
-        return []
-    jobs = [
+def _begin(
+    store: Store, key: str, targets: Sequence[Target], etag: str | None
+) -> list[Future[int]]:
+    return [
         part_threads().submit(store.get_into, key, target.view, start=target.start, if_match=etag)
         for target in targets
     ]
-    return _all(jobs)
+
+
+def _compare(
+    store: Store, key: str, parts: Iterable[tuple[Future[int], Target]], stored: int
+) -> None:
+    """Sums the parts up in order while later ones still arrive, and compares."""
+    found = 0
+    for job, target in parts:
+        wait([job])
+        if job.exception() is not None:
+            return
+        found = crc32c(target.view, found)
+    check_stored(store, key, found, stored)
 
 
 def _copy_from(
@@ -163,6 +156,15 @@ def _copy_from(
     return len(data)
 
 
+def check_stored(store: Store, key: str, found: int, stored: int) -> None:
+    """Refuses a whole object whose checksum is not the one that its store keeps."""
+    if found != stored:
+        raise IntegrityError(
+            f"{store.url.rstrip('/')}/{key}: the bytes that arrived have the CRC32C {found:08x}, stored was "
+            f"{stored:08x}; read it again, and if it happens again restore the object"
+        )
+
+
 def _check_whole(store: Store, key: str, start: int, wanted: int, got: int) -> None:
     if got != wanted:
         raise ValueError(
@@ -172,10 +174,11 @@ def _check_whole(store: Store, key: str, start: int, wanted: int, got: int) -> N
 
 def _all(jobs: Sequence[Future[int]]) -> list[int]:
     """Every result; the first failure cancels what has not begun, and is raised when nothing writes any more."""
-    _, pending = wait(jobs, return_when=FIRST_EXCEPTION)
-    if pending:
-        for job in pending:
+    try:
+        wait(jobs, return_when=FIRST_EXCEPTION)
+    finally:
+        for job in jobs:
             job.cancel()
-        wait(jobs)
+    wait(jobs)
     failed = [job for job in jobs if not job.cancelled() and job.exception() is not None]
     return [job.result() for job in failed or jobs]
