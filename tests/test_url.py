@@ -82,6 +82,12 @@ def test_a_bad_url_says_what_a_good_one_looks_like(url):
     )
 
 
+def test_a_folder_with_a_percent_sign_survives_being_written_and_read():
+    location = Location.parse("/data/100%41")
+    assert str(location) == "file:///data/100%2541"
+    assert Location.parse(str(location)) == location
+
+
 def test_relative_paths_and_home_are_made_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Location.parse("data").path() == tmp_path / "data"

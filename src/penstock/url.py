@@ -118,7 +118,7 @@ class Location:
     def __str__(self) -> str:
         match self.scheme:
             case "file":
-                return f"file:///{self.key}"
+                return f"file:///{self.key.replace('%', '%25')}"
             case "http" | "https":
                 return f"{self.bucket}/{self.key}"
             case "az" if self.account is not None:

@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 from penstock._version import __version__
+from penstock.cli.cat import cat
+from penstock.cli.cp import cp
+from penstock.cli.index import index
+from penstock.cli.ls import ls
+from penstock.cli.rm import rm
 from penstock.cli.serve import serve
+from penstock.cli.sweep import sweep
 from penstock.errors import PenstockError
 
 __all__ = ["app", "main"]
@@ -20,6 +26,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(ls)
+app.command()(index)
+app.command()(cp)
+app.command()(cat)
+app.command()(rm)
+app.command()(sweep)
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - the signature of a typer callback

@@ -10,6 +10,7 @@ import re
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
@@ -121,6 +122,8 @@ class Wire:
         self._whole_read_headers = whole_read_headers
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        weakref.finalize(self, _close_all, self._idle)
+        weakref.finalize(self, _close_all, self._idle)
 
     def call(
         self,
@@ -335,6 +338,11 @@ class Wire:
         return Target(verb, url, self._bucket_url, self._where, self._config)
 
 
+def _close_all(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 def _check_range_answer(head: Head, first: int) -> None:
     said = head.headers.get("content-range", "none")
     endless = head.length is None and not head.chunked
@@ -386,6 +394,11 @@ def _in_words(lost: OSError) -> str:
     if isinstance(lost, ProtocolError | ConnectionResetError | BrokenPipeError | ssl.SSLEOFError):
         return f"body error: {type(lost).__name__}"
     return f'kind: Connect, message: "{lost.strerror or type(lost).__name__}"'
+
+
+def _close_all(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _tls_context(config: StoreConfig) -> ssl.SSLContext:
