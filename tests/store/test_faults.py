@@ -111,6 +111,13 @@ def test_a_flipped_bit_in_a_read_is_never_taken_for_data(world):
     world.get()
 
 
+@pytest.mark.parametrize("stop", [len(DATA), 1 << 20, 16 << 20])
+def test_a_flipped_bit_is_found_too_where_a_range_holds_the_whole_object(world, stop):
+    world.proxy.add(Fault.flip(method="GET", times=1))
+    with pytest.raises(IntegrityError):
+        world.store.get("object", start=0, stop=stop)
+
+
 def test_a_flipped_bit_in_a_put_is_refused_by_the_store_and_sent_again(world):
     world.proxy.add(Fault.flip(method="PUT", times=ATTEMPTS - 1))
     world.put()

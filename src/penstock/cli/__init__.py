@@ -8,6 +8,7 @@ import typer
 from penstock._version import __version__
 from penstock.cli.cat import cat
 from penstock.cli.cp import cp
+from penstock.cli.gcs_clean import gcs_clean
 from penstock.cli.index import index
 from penstock.cli.ls import ls
 from penstock.cli.rm import rm
@@ -32,6 +33,7 @@ app.command()(cp)
 app.command()(cat)
 app.command()(rm)
 app.command()(sweep)
+app.command()(gcs_clean)
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - the signature of a typer callback

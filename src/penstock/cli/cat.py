@@ -30,7 +30,10 @@ def cat(
             file.seek(start)
             left = stop - start if stop is not None else None
             while piece := file.read(_PIECE_BYTES if left is None else min(left, _PIECE_BYTES)):
-                out.write(piece)
+                rest = memoryview(piece)
+                # Under PYTHONUNBUFFERED this is a raw file, which may take less than all.
+                while rest:
+                    rest = rest[out.write(rest) :]
                 left = None if left is None else left - len(piece)
         out.flush()
     except BrokenPipeError as exc:

@@ -101,7 +101,9 @@ class MemoryStore(Store):
         start: int | None = None,
         stop: int | None = None,
         if_match: str | None = None,
+        expected_bytes: int | None = None,
     ) -> StoredObject:
+        del expected_bytes
         first = start or 0
         if first < 0 or (stop is not None and stop < first):
             raise ValueError(f"a range needs 0 <= start <= stop, got start={start}, stop={stop}")

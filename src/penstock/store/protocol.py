@@ -79,8 +79,12 @@ class Gets(Protocol):
         start: int | None = None,
         stop: int | None = None,
         if_match: str | None = None,
+        expected_bytes: int | None = None,
     ) -> StoredObject:
-        """Like `get`, with the metadata that came in the same response."""
+        """Like `get`, with the metadata that came in the same response.
+
+        `expected_bytes` is the object's size where it is known; a store may have a better way for large ones.
+        """
         ...
 
     def get_into(

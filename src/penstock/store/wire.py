@@ -123,7 +123,6 @@ class Wire:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         weakref.finalize(self, _close_all, self._idle)
-        weakref.finalize(self, _close_all, self._idle)
 
     def call(
         self,
@@ -336,11 +335,6 @@ class Wire:
     def _target(self, verb: str, key: str) -> Target:
         url = f"{self._bucket_url}/{key}" if key else self._bucket_url
         return Target(verb, url, self._bucket_url, self._where, self._config)
-
-
-def _close_all(connections: list[Connection]) -> None:
-    for connection in connections:
-        connection.close()
 
 
 def _check_range_answer(head: Head, first: int) -> None:

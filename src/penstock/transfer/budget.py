@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -38,22 +39,29 @@ class ByteBudget:
             self._in_use += size
             return True
 
-    def acquire(self, size: int, *, timeout_s: float | None = None) -> bool:
-        """Takes `size` bytes, waiting for its turn; False if that did not come in time."""
+    def acquire(
+        self,
+        size: int,
+        *,
+        timeout_s: float | None = None,
+        hopeless: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Takes `size` bytes, waiting for its turn; False if that did not come in time and seems `hopeless`."""
         with self._lock:
             if not self._waiting and self._fits(size):
                 self._in_use += size
                 return True
             mine = (size, threading.Event())
             self._waiting.append(mine)
-        if mine[1].wait(timeout_s):
-            return True
-        with self._lock:
-            if mine[1].is_set():
-                return True
-            self._waiting.remove(mine)
-            self._admit()
-            return False
+        try:
+            while not mine[1].wait(timeout_s) and not hopeless():
+                pass
+        except BaseException:
+            # Ctrl-C while it waits: what nobody will take must not be granted.
+            if self._leave(mine):
+                self.release(size)
+            raise
+        return self._leave(mine)
 
     def take(self, size: int) -> None:
         """Takes `size` bytes at once, whatever is in use. Only `Share` knows when that is right."""
@@ -65,6 +73,15 @@ class ByteBudget:
         with self._lock:
             self._in_use -= size
             self._admit()
+
+    def _leave(self, mine: tuple[int, threading.Event]) -> bool:
+        """Gives up one's place in the queue; True if the turn had come before."""
+        with self._lock:
+            if mine[1].is_set():
+                return True
+            self._waiting.remove(mine)
+            self._admit()
+            return False
 
     def _fits(self, size: int) -> bool:
         return self._in_use == 0 or self._in_use + size <= self.limit_bytes
@@ -79,7 +96,7 @@ class ByteBudget:
 class Share:
     """One stream's hold on the budget: what it has acquired and not released yet.
 
-    A stream that holds nothing waits for a second at most and then goes ahead with one item: whoever fills the
+    A stream with nothing on its way waits for a second at most and then goes ahead with one item: whoever fills the
     budget may be the very thread that waits here, with other streams open and idle, and then nobody would release.
     """
 
@@ -88,10 +105,11 @@ class Share:
         self._lock = threading.Lock()
         self._held = 0
 
-    def acquire(self, size: int) -> None:
-        """Waits until `size` more bytes fit."""
-        patience = _PATIENCE_S if self._held == 0 else None
-        if not self._budget.acquire(size, timeout_s=patience):
+    def acquire(self, size: int, *, idle_bytes: int = 0) -> None:
+        """Waits until `size` more bytes fit. `idle_bytes` of what is held are not on their way to a release."""
+        if not self._budget.acquire(
+            size, timeout_s=_PATIENCE_S, hopeless=lambda: self._held <= idle_bytes
+        ):
             self._budget.take(size)
         with self._lock:
             self._held += size

@@ -106,7 +106,12 @@ def fetch_many(store: Store, items: Iterable[str | ObjectMeta]) -> Iterator[Stor
             if isinstance(item, str):
                 yield Task(guess, partial(store.get_object, item))
             else:
-                yield Task(item.size, partial(store.get_object, item.key, if_match=item.etag))
+                yield Task(
+                    item.size,
+                    partial(
+                        store.get_object, item.key, if_match=item.etag, expected_bytes=item.size
+                    ),
+                )
 
     for job in read_ahead(store, tasks()):
         found = job.result()

@@ -1,13 +1,14 @@
 """Second requests for the slow tail: sent when the first takes longer than 95 % do, within a small allowance."""
 
+import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TypeVar
 
 from penstock import metrics
 from penstock.config import TransferConfig
-from penstock.transfer.threads import part_threads
+from penstock.errors import PenstockError
+from penstock.transfer.threads import Job, hedge_threads
 from penstock.transfer.tuning import Limiter
 
 __all__ = ["Hedge"]
@@ -19,8 +20,7 @@ _SLOW_SHARE = 0.95
 class Hedge:
     """Runs a read, and runs it again beside the first if that is slow. The first good answer wins.
 
-    A second request that has not begun is cancelled; one that has is let run out and its answer dropped, for the
-    engine cannot be interrupted.
+    The other one is let run out and its answer dropped, for the engine cannot be interrupted.
     """
 
     def __init__(self, limiter: Limiter, config: TransferConfig) -> None:
@@ -31,24 +31,34 @@ class Hedge:
         self._hedged = 0
 
     def first(self, read: Callable[[], _T]) -> _T:
-        """The first good answer of one or two reads; the first error if there is none."""
+        """The first good answer of one or two reads; the last error if there is none."""
         slow_s = self._limiter.slow_s(_SLOW_SHARE)
         with self._lock:
             self._asked += 1
         if slow_s is None:
             return read()
-        first = part_threads().submit(read)
-        if wait([first], timeout=slow_s).done or not self._allowed():
-            return first.result()
-        second = part_threads().submit(read)
-        metrics.count_hedge()
-        done, running = wait([first, second], return_when=FIRST_COMPLETED)
-        winner = done.pop()
-        if winner.exception() is not None and running:
-            return running.pop().result()
-        for late in running:
-            late.cancel()
-        return winner.result()
+        answers: queue.SimpleQueue[Job[_T]] = queue.SimpleQueue()
+
+        def ask() -> None:
+            job = Job(read)
+            job.run()
+            answers.put(job)
+
+        hedge_threads().submit(ask)
+        try:
+            return answers.get(timeout=slow_s).result()
+        except queue.Empty:
+            hedged = self._allowed()
+        if hedged:
+            metrics.count_hedge()
+            hedge_threads().submit(ask)
+        winner = answers.get()
+        try:
+            return winner.result()
+        except PenstockError:
+            if not hedged:
+                raise
+        return answers.get().result()
 
     def _allowed(self) -> bool:
         with self._lock:

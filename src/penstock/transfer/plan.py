@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 __all__ = ["ByteRange", "Read", "plan_reads", "split", "upload_part_bytes"]
 
-_PARTS_PER_SIZE = 1000
+_PARTS_PER_SIZE = 900
 _LARGEST_PART_BYTES = 5 << 30
 
 
@@ -70,8 +70,9 @@ def _group(
 
 
 def upload_part_bytes(number: int, *, first_bytes: int) -> int:
-    """The size of part `number` (from 0 on) of an upload of unknown length: doubled every 1,000 parts.
+    """The size of part `number` (from 0 on) of an upload of unknown length: doubled every 900 parts.
 
-    So 10,000 parts, which is all a store takes, hold more than 5 TiB, and objects below 16 GiB have small ones.
+    So 10,000 parts, which is all a store takes, hold more than 5 TiB even if the first have 5 MiB; and with 16 MiB
+    to begin with, objects below 14 GiB have no larger ones.
     """
     return min(first_bytes << (number // _PARTS_PER_SIZE), _LARGEST_PART_BYTES)

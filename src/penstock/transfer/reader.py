@@ -4,10 +4,12 @@ import io
 import os
 from functools import partial
 
+from crc32c import crc32c
+
 from penstock.config import StoreConfig
 from penstock.store import ObjectMeta, Store, open_object
 from penstock.store.protocol import WritableBuffer
-from penstock.transfer.fetch import fetch
+from penstock.transfer.fetch import check_stored, fetch
 from penstock.transfer.threads import Job, object_threads
 
 __all__ = ["ObjectReader", "open_reader"]
@@ -24,7 +26,7 @@ class _RangeReader(io.RawIOBase):
 
     It keeps one window of the object and, while it is read in order, has the next one on its way; windows double
     as long as that goes on, and shrink to 128 KiB when it is read here and there. Large reads bypass them and
-    land in the caller's memory.
+    land in the caller's memory. Who reads all of it in order is told by the last read if it was not what is stored.
     """
 
     def __init__(self, store: Store, key: str) -> None:
@@ -37,6 +39,8 @@ class _RangeReader(io.RawIOBase):
         self._window_start = 0
         self._window_bytes = _FIRST_BYTES
         self._next: tuple[int, Job[memoryview], int] | None = None
+        self._crc = 0
+        self._summed = 0
 
     @property
     def name(self) -> str:
@@ -79,16 +83,33 @@ class _RangeReader(io.RawIOBase):
         wanted = min(len(view), self.meta.size - self._position)
         if wanted <= 0:
             return 0
+        got = self._read_some(view[:wanted])
+        self._sum_up(view[:got])
+        self._position += got
+        return got
+
+    def readall(self) -> bytes:
+        """The rest, by parallel ranges into the very bytes that are returned."""
+        # Bytes can be written in place only here; `getvalue` then hands them over without a copy.
+        rest = io.BytesIO(bytes(max(0, self.meta.size - self._position)))
+        with rest.getbuffer() as view:
+            done = 0
+            while got := self.readinto(view[done:]):
+                done += got
+        return rest.getvalue()[:done]
+
+    def _read_some(self, view: memoryview) -> int:
         inside = self._position - self._window_start
         if not 0 <= inside < len(self._window):
-            if wanted >= _DIRECT_BYTES:
-                return self._read_directly(view[:wanted])
+            if len(view) >= _DIRECT_BYTES:
+                return fetch(
+                    self._store, self._key, view, start=self._position, etag=self.meta.etag
+                )
             self._move_window()
             inside = self._position - self._window_start
-        got = min(wanted, len(self._window) - inside)
+        got = min(len(view), len(self._window) - inside)
         view[:got] = self._window[inside : inside + got]
-        self._position += got
-        self._read_ahead()
+        self._read_ahead(self._position + got)
         return got
 
     def close(self) -> None:
@@ -96,10 +117,22 @@ class _RangeReader(io.RawIOBase):
         self._window = memoryview(b"")
         super().close()
 
-    def _read_directly(self, view: memoryview) -> int:
-        got = fetch(self._store, self._key, view, start=self._position, etag=self.meta.etag)
-        self._position += got
-        return got
+    def _sum_up(self, data: memoryview) -> None:
+        """Keeps the checksum of what was read in order from the beginning, and compares it at the end."""
+        size = self.meta.size
+        if (
+            self._position != self._summed
+            or size <= _FIRST_BYTES
+            or not self._store.config.verify_checksums
+        ):
+            # The store has compared what came whole in one answer.
+            return
+        crc = crc32c(data, self._crc)
+        if self._summed + len(data) == size:
+            stored = self._store.checksum(self._key)
+            if stored.crc32c is not None and stored.meta.etag == self.meta.etag:
+                check_stored(self._store, self._key, crc, stored.crc32c)
+        self._crc, self._summed = crc, self._summed + len(data)
 
     def _move_window(self) -> None:
         in_order = self._position == self._window_start + len(self._window)
@@ -107,19 +140,19 @@ class _RangeReader(io.RawIOBase):
             self._window_bytes = min(_LARGEST_BYTES, 2 * self._window_bytes)
         else:
             self._window_bytes = _RANDOM_BYTES
-        ready = self._next
+        ready, self._next = self._next, None
         if ready is not None and ready[0] == self._position and ready[2] == os.getpid():
             self._window = ready[1].result()
-            self._next = None
         else:
-            self._forget_next()
+            if ready is not None:
+                ready[1].cancel()
             self._window = self._read(self._position, self._window_bytes)
         self._window_start = self._position
 
-    def _read_ahead(self) -> None:
+    def _read_ahead(self, position: int) -> None:
         """Asks for the next window when this one is half read, if it was reached in order."""
         end = self._window_start + len(self._window)
-        half_read = 2 * (end - self._position) < len(self._window)
+        half_read = 2 * (end - position) < len(self._window)
         if (
             self._next is not None
             or not half_read
@@ -164,5 +197,6 @@ def open_reader(url: str | os.PathLike[str], *, config: StoreConfig | None = Non
     """The object at `url` as a seekable binary file. Makes no request before the first read.
 
     A small object costs one GET. Works with `torch.load`, `zipfile`, `tarfile`, PIL, pyarrow and safetensors.
+    All of an object read in order is compared with its checksum, which costs a large one a HEAD at the end.
     """
     return ObjectReader(*open_object(url, config))

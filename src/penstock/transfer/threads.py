@@ -1,4 +1,4 @@
-"""The threads of this process that wait for stores: one pool for objects, one for the parts of objects."""
+"""The threads of this process that wait for stores: for objects, for the parts of objects, for second requests."""
 
 import os
 import queue
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Job", "object_threads", "part_threads"]
+__all__ = ["Job", "hedge_threads", "object_threads", "part_threads"]
 
 _PARTS = 64
 _OBJECTS = 1024
+_HEDGED = 2 * _OBJECTS
 _T = TypeVar("_T")
 
 
@@ -52,8 +53,9 @@ class Job(Generic[_T]):
 class _Workers:
     """Threads that make calls, started when there are more calls than idle threads. They end with the process."""
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, *, of: str) -> None:
         self._maximum = maximum
+        self._of = of
         self._jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -68,7 +70,7 @@ class _Workers:
         self._jobs.put(job)
         if start:
             threading.Thread(
-                target=self._work, name=f"penstock-object-{self._started}", daemon=True
+                target=self._work, name=f"penstock-{self._of}-{self._started}", daemon=True
             ).start()
         return job
 
@@ -81,6 +83,7 @@ class _Workers:
 
 _lock = threading.Lock()
 _workers: _Workers | None = None
+_hedged: _Workers | None = None
 _parts: ThreadPoolExecutor | None = None
 
 
@@ -89,8 +92,17 @@ def object_threads() -> _Workers:
     global _workers
     with _lock:
         if _workers is None:
-            _workers = _Workers(_OBJECTS)
+            _workers = _Workers(_OBJECTS, of="object")
         return _workers
+
+
+def hedge_threads() -> _Workers:
+    """Threads for reads that may be made twice. Apart from the objects', which wait for them."""
+    global _hedged
+    with _lock:
+        if _hedged is None:
+            _hedged = _Workers(_HEDGED, of="hedge")
+        return _hedged
 
 
 def part_threads() -> ThreadPoolExecutor:
@@ -104,9 +116,9 @@ def part_threads() -> ThreadPoolExecutor:
 
 def _forget() -> None:
     # The parent's threads do not exist here; its pools would take work and never do it.
-    global _lock, _workers, _parts
+    global _lock, _workers, _hedged, _parts
     _lock = threading.Lock()
-    _workers = _parts = None
+    _workers = _hedged = _parts = None
 
 
 os.register_at_fork(after_in_child=_forget)

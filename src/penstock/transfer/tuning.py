@@ -13,6 +13,8 @@ __all__ = ["Limiter", "limiter_for"]
 
 _FIRST = 16
 _GAIN = 1.05
+_UP = 1.25
+_DOWN = 0.8
 _SLOWER = 2.0
 _MEMORY = 0.3
 _HOLD_ROUNDS = 8
@@ -23,9 +25,9 @@ _SAMPLES = 256
 class Limiter:
     """A number of requests in flight, moved after every round of about that many answers.
 
-    It doubles while each doubling brings throughput. A step that brings nothing is taken back, and tried again, as
-    a small one, some rounds later. It falls by a fifth when answers suddenly take twice as long as they lately did,
-    and by half when the store says "slow down".
+    It doubles while each doubling brings throughput. A step that brings nothing is taken back. Some rounds later a
+    small step is tried, down and up in turn: down is where it goes as long as that costs no throughput. It falls by a
+    fifth when answers suddenly take twice as long as they lately did, and by half when the store says "slow down".
     """
 
     def __init__(self, store: str, maximum: int) -> None:
@@ -36,6 +38,7 @@ class Limiter:
         self._before_step = self._limit
         self._factor = 2.0
         self._holding = 0
+        self._settling = False
         self._last_rate = 0.0
         self._usual_s: float | None = None
         self._round_began = time.monotonic()
@@ -78,27 +81,40 @@ class Limiter:
     def _move(self, rate: float, mean_s: float) -> None:
         usual_s = self._usual_s if self._usual_s is not None else mean_s
         self._usual_s = usual_s + _MEMORY * (mean_s - usual_s)
-        better = rate > _GAIN * self._last_rate
-        self._last_rate = rate
-        if self._holding:
+        if self._settling:
+            # These answers are still of the requests sent before the step down.
+            self._settling = False
+        elif self._holding:
             self._holding -= 1
+            self._last_rate = rate
             if mean_s > _SLOWER * usual_s:
                 self._limit = max(1.0, 0.8 * self._limit)
             elif not self._holding:
                 self._step()
-        elif better:
+        elif self._pays_off(rate):
             self._step()
         else:
             self._limit = self._before_step
             self._hold()
 
+    def _pays_off(self, rate: float) -> bool:
+        if self._factor > 1:
+            better, self._last_rate = rate > _GAIN * self._last_rate, rate
+            return better
+        # Compared with the rate before the first step down, lest small losses add up.
+        return rate * _GAIN > self._last_rate and self._limit > 1
+
     def _step(self) -> None:
         self._before_step = self._limit
-        self._limit = min(float(self._maximum), max(self._limit + 1, self._factor * self._limit))
+        self._settling = self._factor < 1
+        wanted = self._factor * self._limit
+        wanted = max(self._limit + 1, wanted) if self._factor > 1 else wanted
+        self._limit = min(float(self._maximum), max(1.0, wanted))
 
     def _hold(self) -> None:
         self._holding = _HOLD_ROUNDS
-        self._factor = 1.25
+        self._settling = False
+        self._factor = _DOWN if self._factor > 1 else _UP
 
 
 _limiters: dict[tuple[str, StoreConfig], Limiter] = {}

@@ -1,10 +1,12 @@
 """Writes: an object of any length in bounded memory, its parts going up while the caller still writes."""
 
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from penstock.errors import PenstockError
 from penstock.store import ObjectMeta, PartUpload, Store
 from penstock.store.protocol import Buffer
 from penstock.transfer.budget import Share, shared_budget
@@ -12,6 +14,8 @@ from penstock.transfer.plan import upload_part_bytes
 from penstock.transfer.threads import part_threads
 
 __all__ = ["Upload"]
+
+_SPARES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +67,23 @@ class Upload:
         return not self._open
 
     def write(self, data: Buffer) -> int:
-        """Takes all of `data`, which may change once this returns. Waits where the budget is full."""
+        """Takes all of `data`, which may change once this returns. Waits where the budget is full.
+
+        A failure, of an earlier part too, aborts, and is raised.
+        """
         if not self._open:
             raise ValueError(f"{self._name}: write to a closed upload")
         view = memoryview(data).cast("B")
-        self._raise_failure()
-        self._crc = crc32c(view, self._crc)
-        self._size += len(view)
-        rest = view
-        while rest:
-            rest = rest[self._append(rest) :]
+        try:
+            self._raise_failure()
+            self._crc = crc32c(view, self._crc)
+            self._size += len(view)
+            rest = view
+            while rest:
+                rest = rest[self._append(rest) :]
+        except BaseException:
+            self._abort_quietly()
+            raise
         return len(view)
 
     def close(self) -> ObjectMeta:
@@ -87,7 +98,7 @@ class Upload:
         try:
             self._meta = self._publish()
         except BaseException:
-            self.abort()
+            self._abort_quietly()
             raise
         self._finish()
         return self._meta
@@ -105,6 +116,11 @@ class Upload:
         finally:
             self._finish()
 
+    def _abort_quietly(self) -> None:
+        # What an abort that fails leaves behind is invisible, and `sweep` finds it; the first error counts.
+        with suppress(PenstockError):
+            self.abort()
+
     @property
     def _name(self) -> str:
         return f"{self._store.url.rstrip('/')}/{self._key}"
@@ -113,14 +129,14 @@ class Upload:
         return upload_part_bytes(number, first_bytes=self._store.config.transfer.part_bytes)
 
     def _append(self, data: memoryview) -> int:
-        """Copies what fits into the part that is being filled, and sends that when it is full."""
+        """Copies what fits into the part that is being filled. A full one is sent when there is more to come."""
+        if self._filled == self._part_bytes:
+            self._send()
         wanted = min(len(data), self._part_bytes - self._filled)
         self._make_room(self._filled + wanted)
         with memoryview(self._buffer) as buffer:
             buffer[self._filled : self._filled + wanted] = data[:wanted]
         self._filled += wanted
-        if self._filled == self._part_bytes:
-            self._send()
         return wanted
 
     def _make_room(self, size: int) -> None:
@@ -132,7 +148,7 @@ class Upload:
             if self._sent or self._spare
             else min(self._part_bytes, max(2 * size, 64 << 10))
         )
-        self._share.acquire(want - self._reserved)
+        self._share.acquire(want - self._reserved, idle_bytes=self._reserved)
         self._reserved = want
         if not self._buffer and self._spare:
             self._buffer = self._spare.pop()
@@ -157,8 +173,10 @@ class Upload:
             with memoryview(part.buffer) as view:
                 upload.put_part(part.number, view[: part.filled], offset=part.offset)
         finally:
-            # Kept for the next part: touching fresh memory costs as much as sending it.
-            self._spare.append(part.buffer)
+            # Kept for the next part: touching fresh memory costs as much as sending it. Not many: what is spare is
+            # not in the budget.
+            if len(self._spare) < _SPARES:
+                self._spare.append(part.buffer)
             self._share.release(part.reserved)
 
     def _publish(self) -> ObjectMeta:

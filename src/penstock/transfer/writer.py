@@ -2,9 +2,11 @@
 
 import io
 import os
+from contextlib import suppress
 from types import TracebackType
 
 from penstock.config import StoreConfig
+from penstock.errors import PenstockError
 from penstock.store import ObjectMeta, Store, open_object
 from penstock.store.protocol import Buffer
 from penstock.transfer.upload import Upload
@@ -62,9 +64,11 @@ class ObjectWriter(io.RawIOBase):
     def abort(self) -> None:
         """Publishes nothing, and closes."""
         self._aborted = True
-        if self._upload is not None:
-            self._upload.abort()
-        self.close()
+        try:
+            if self._upload is not None:
+                self._upload.abort()
+        finally:
+            self.close()
 
     def __exit__(
         self,
@@ -75,11 +79,16 @@ class ObjectWriter(io.RawIOBase):
         if kind is None:
             self.close()
         else:
-            self.abort()
+            self._abort_quietly()
 
     def __del__(self) -> None:
         # The inherited one closes, which would publish half an object.
         if not self.closed:
+            self._abort_quietly()
+
+    def _abort_quietly(self) -> None:
+        # What an abort that fails leaves behind is invisible, and `sweep` finds it; the first error counts.
+        with suppress(PenstockError):
             self.abort()
 
     def __reduce__(self) -> tuple[object, ...]:
