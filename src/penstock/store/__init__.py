@@ -1,7 +1,8 @@
 """One bucket spoken to: a small interface, every cloud behind it, safe across fork, spawn and pickling.
 
 Never imports torch. Read in the order of the data: `protocol` (what a store can do), `open`, `adapter`,
-`pages` (listing), `translate` (errors), `clients` and `credentials` (settings to engine), `engine` (fork safety).
+`direct`, `local` and `web` (what differs), `pages` (listing), `calls` and `translate` (errors), `wire` and `uploads`
+(our own connections), `clients` and `credentials` (settings to engine), `engine` (fork safety).
 """
 
 from penstock.store.open import open_object, open_prefix, open_store

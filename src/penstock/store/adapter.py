@@ -1,29 +1,23 @@
 """The store over obstore: keys checked, errors translated, every call counted, whole reads verified."""
 
 import hashlib
-import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from crc32c import crc32c
 
-from penstock import metrics
 from penstock.config import StoreConfig
 from penstock.errors import (
     AlreadyExists,
     BucketNotFound,
     IntegrityError,
     NotFound,
-    PenstockError,
     Unsupported,
 )
-from penstock.store import engine
-from penstock.store.clients import endpoint_of, open_client
-from penstock.store.credentials import Provider
+from penstock.store.calls import EngineCalls, PastTheEnd
+from penstock.store.clients import endpoint_of
 from penstock.store.pages import PartLister, level_of, list_entries
 from penstock.store.protocol import (
     Buffer,
@@ -37,8 +31,7 @@ from penstock.store.protocol import (
     StoredObject,
     WritableBuffer,
 )
-from penstock.store.staged import FileUpload, StreamUpload, staged_files
-from penstock.store.translate import Failure, Target, translate
+from penstock.store.staged import StreamUpload
 from penstock.url import Location, check_key, check_prefix
 
 __all__ = ["CHECKSUM_ATTRIBUTE", "ObjectStore", "check_range", "flat"]
@@ -49,7 +42,6 @@ CHECKSUM_ATTRIBUTE = "penstockcrc32c"
 _DELETE_BATCH = 1000
 _STREAM_BYTES = 4 << 20
 _MD5 = re.compile(r'"[0-9a-f]{32}"')
-_T = TypeVar("_T")
 
 
 class ObjectStore(Store):
@@ -62,7 +54,7 @@ class ObjectStore(Store):
         self._url = f"{str(location).removesuffix('/')}/"
         self._keeps_attributes = location.scheme in ("s3", "gs", "az")
         self._etags_are_md5 = self._keeps_attributes
-        self._opened: tuple[int, Any, Any] | None = None
+        self._calls = EngineCalls(location, config)
 
     @property
     def url(self) -> str:
@@ -112,8 +104,10 @@ class ObjectStore(Store):
             return meta, memoryview(result.bytes()), checksum
 
         try:
-            meta, data, checksum = self._run("get", key, read, size_read=lambda got: len(got[1]))
-        except _PastTheEnd:
+            meta, data, checksum = self._calls.run(
+                "get", key, read, size_read=lambda got: len(got[1])
+            )
+        except PastTheEnd:
             return StoredObject(self.head(key), memoryview(b""))
         if len(data) == meta["size"]:
             self._verify(key, data, checksum)
@@ -145,8 +139,8 @@ class ObjectStore(Store):
             return done
 
         try:
-            return self._run("get", key, fill, size_read=lambda done: done)
-        except _PastTheEnd:
+            return self._calls.run("get", key, fill, size_read=lambda done: done)
+        except PastTheEnd:
             return 0
 
     def _writable(self, key: str, buffer: WritableBuffer) -> memoryview:
@@ -160,7 +154,7 @@ class ObjectStore(Store):
     def head(self, key: str) -> ObjectMeta:
         path = self._path(key)
         try:
-            meta = self._run("head", key, lambda obstore, client: obstore.head(client, path))
+            meta = self._calls.run("head", key, lambda obstore, client: obstore.head(client, path))
         except NotFound:
             # A HEAD has no body to say which is missing, key or bucket; a listing's error does.
             next(self.list(key), None)
@@ -174,13 +168,13 @@ class ObjectStore(Store):
             result = obstore.get(client, path, options={"head": True})
             return result.meta, result.attributes.get(CHECKSUM_ATTRIBUTE)
 
-        meta, found = self._run("head", key, ask)
+        meta, found = self._calls.run("head", key, ask)
         return Checksum(_meta(meta, key), None if found is None else int(found, 16))
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
         try:
-            self._run("head", key, lambda obstore, client: obstore.head(client, path))
+            self._calls.run("head", key, lambda obstore, client: obstore.head(client, path))
         except NotFound:
             return False
         return True
@@ -193,15 +187,10 @@ class ObjectStore(Store):
                 f"{self._url}{key}: if_absent and if_match exclude each other; give one of them"
             )
         path = self._path(key)
-        self._refuse_writes()
         view = flat(data)
         attributes = {CHECKSUM_ATTRIBUTE: f"{crc32c(view):08x}"} if self._keeps_attributes else None
         mode: Any = "create" if if_absent else "overwrite"
         if if_match is not None:
-            if self._location.scheme == "file":
-                raise Unsupported(
-                    f"{self._url}{key}: local files have no conditional replace; put without if_match"
-                )
             mode = {"e_tag": if_match}
 
         def write(obstore: Any, client: Any) -> Any:
@@ -209,7 +198,7 @@ class ObjectStore(Store):
                 client, path, view, attributes=attributes, mode=mode, use_multipart=False
             )
 
-        result = self._run("put", key, write, size_written=len(view))
+        result = self._calls.run("put", key, write, size_written=len(view))
         etag = _etag(result["e_tag"])
         self._check_stored(key, view, etag)
         return ObjectMeta(key, len(view), etag)
@@ -244,14 +233,10 @@ class ObjectStore(Store):
             start_after=None if start_after is None else self._root + start_after,
             endpoint=endpoint_of(self._location, self._config),
             retry=self._config.retry,
-            run=lambda call: self._run("list", prefix, call),
+            run=lambda call: self._calls.run("list", prefix, call),
         )
-        found = False
         for entry in entries:
-            found = True
             yield _meta(entry, entry["path"][len(self._root) :])
-        if not found and self._location.scheme == "file" and not self._location.path().is_dir():
-            raise BucketNotFound(f"{self._url}: no such folder; create it, or check the path")
 
     def parts(self) -> Pages | None:
         # Azure has no "start after", and a disk no order; the engine would list all and leave out the beginning.
@@ -261,7 +246,7 @@ class ObjectStore(Store):
             self._root,
             endpoint=endpoint_of(self._location, self._config),
             retry=self._config.retry,
-            run=lambda prefix, call: self._run("list", prefix, call),
+            run=lambda prefix, call: self._calls.run("list", prefix, call),
         )
 
     def list_dirs(self, prefix: str = "") -> Sequence[str]:
@@ -271,7 +256,7 @@ class ObjectStore(Store):
         check_prefix(prefix, of=self._url)
         full = self._root + prefix
         parent = full[: full.rfind("/") + 1]
-        result = self._run(
+        result = self._calls.run(
             "list",
             prefix,
             lambda obstore, client: obstore.list_with_delimiter(
@@ -286,14 +271,15 @@ class ObjectStore(Store):
         )
 
     def delete(self, keys: str | Iterable[str]) -> None:
-        self._refuse_writes()
         remaining = iter([keys] if isinstance(keys, str) else keys)
         while batch := [*islice(remaining, _DELETE_BATCH)]:
             self._delete_batch(batch, [self._path(key) for key in batch])
 
     def _delete_batch(self, keys: Sequence[str], paths: Sequence[str]) -> None:
         try:
-            self._run("delete", keys[0], lambda obstore, client: obstore.delete(client, paths))
+            self._calls.run(
+                "delete", keys[0], lambda obstore, client: obstore.delete(client, paths)
+            )
         except BucketNotFound:
             raise
         except NotFound:
@@ -303,7 +289,7 @@ class ObjectStore(Store):
 
     def _delete_one(self, key: str, path: str) -> None:
         try:
-            self._run("delete", key, lambda obstore, client: obstore.delete(client, path))
+            self._calls.run("delete", key, lambda obstore, client: obstore.delete(client, path))
         except BucketNotFound:
             raise
         except NotFound:
@@ -311,16 +297,11 @@ class ObjectStore(Store):
 
     def copy(self, src: str, dst: str) -> None:
         source, target = self._path(src), self._path(dst)
-        self._refuse_writes()
-        self._run("copy", src, lambda obstore, client: obstore.copy(client, source, target))
+        self._calls.run("copy", src, lambda obstore, client: obstore.copy(client, source, target))
 
     def open_upload(self, key: str, *, if_absent: bool = False) -> PartUpload:
         path = self._path(key)
-        self._refuse_writes()
-        url = f"{self._url}{key}"
         self._refuse_present(key, if_absent=if_absent)
-        if self._location.scheme == "file":
-            return FileUpload(Path("/", path), key=key, url=url, if_absent=if_absent)
         return StreamUpload(
             lambda parts: self._send(key, path, parts), lambda size: self._stored(key, size)
         )
@@ -340,7 +321,7 @@ class ObjectStore(Store):
                 client, path, parts, use_multipart=True, chunk_size=chunk_bytes, max_concurrency=4
             )
 
-        self._run("put", key, write)
+        self._calls.run("put", key, write)
 
     def _stored(self, key: str, size: int) -> ObjectMeta:
         meta = self.head(key)
@@ -352,83 +333,18 @@ class ObjectStore(Store):
 
     def pending_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         check_prefix(prefix, of=self._url)
-        if self._location.scheme == "file":
-            return staged_files(self._location.path(), prefix)
         raise Unsupported(
             f"{self._url}: this store does not tell of unfinished uploads; Azure forgets them after a week"
         )
 
     def abort_upload(self, upload: PendingUpload) -> None:
-        if self._location.scheme != "file":
-            raise Unsupported(f"{self._url}: this store does not tell of unfinished uploads")
-        Path(upload.id).unlink(missing_ok=True)
+        raise Unsupported(
+            f"{self._url}{upload.key}: this store does not tell of unfinished uploads"
+        )
 
     def _path(self, key: str) -> str:
         check_key(key, of=self._url)
         return self._root + key
-
-    def _refuse_writes(self) -> None:
-        if self._location.scheme in ("http", "https"):
-            raise Unsupported(
-                f"{self._url}: http stores are read-only; write through s3://, gs:// or az://"
-            )
-
-    def _client(self) -> tuple[Any, Any]:
-        opened = self._opened
-        if opened is None or opened[0] != os.getpid():
-            client, provider = open_client(self._location, self._config)
-            self._opened = opened = (os.getpid(), client, provider)
-        return opened[1], opened[2]
-
-    def _run(
-        self,
-        verb: str,
-        key: str,
-        call: Callable[[Any, Any], _T],
-        *,
-        size_read: Callable[[_T], int] | None = None,
-        size_written: int = 0,
-    ) -> _T:
-        """Makes one call of the engine: the only place where calls are counted and errors translated."""
-        obstore = engine.obstore()
-        client, provider = self._client()
-        began = time.perf_counter()
-        try:
-            result = call(obstore, client)
-        except Exception as exc:  # noqa: BLE001 - whatever the engine raises is translated below
-            failed = exc
-        else:
-            seconds = time.perf_counter() - began
-            read = size_read(result) if size_read is not None else 0
-            metrics.record(
-                metrics.Request(verb, self._location.bucket, seconds, read, size_written)
-            )
-            return result
-        # Raised outside the except block, so that the engine's own text is not carried along as context.
-        raise self._failed(Failure.of(failed), verb, key, time.perf_counter() - began, provider)
-
-    def _failed(
-        self, failure: Failure, verb: str, key: str, seconds: float, provider: Provider | None
-    ) -> PenstockError:
-        if verb == "get" and failure.past_the_end:
-            metrics.record(metrics.Request(verb, self._location.bucket, seconds))
-            return _PastTheEnd(key)
-        where = endpoint_of(self._location, self._config) or "the store"
-        target = Target(verb, f"{self._url}{key}", self._location.root, where, self._config)
-        error = translate(failure, target, provider.failure if provider is not None else None)
-        request = metrics.Request(
-            verb,
-            self._location.bucket,
-            seconds,
-            retries=failure.retries or 0,
-            error=type(error).__name__,
-        )
-        metrics.record(request)
-        return error
-
-
-class _PastTheEnd(PenstockError):
-    """A range began at or after the end: an empty result, not an error, to our callers."""
 
 
 def check_range(start: int | None, stop: int | None) -> None:

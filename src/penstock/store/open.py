@@ -6,8 +6,10 @@ from penstock.config import StoreConfig
 from penstock.errors import ConfigError
 from penstock.store.adapter import ObjectStore
 from penstock.store.direct import DirectStore
+from penstock.store.local import LocalStore
 from penstock.store.memory import MemoryStore
 from penstock.store.protocol import Store
+from penstock.store.web import WebStore
 from penstock.url import Location, check_key
 
 __all__ = ["open_object", "open_prefix", "open_store"]
@@ -30,6 +32,9 @@ _KINDS: dict[str, type[MemoryStore | ObjectStore]] = {
     "memory": MemoryStore,
     "s3": DirectStore,
     "gs": DirectStore,
+    "file": LocalStore,
+    "http": WebStore,
+    "https": WebStore,
 }
 
 
