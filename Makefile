@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+INSTALLED_BENCH := .venv/.installed-bench
 
 # mkdocs-material announces its successor in every build; the pinned version is good until 2027-05.
 export NO_MKDOCS_2_WARNING := 1
@@ -14,7 +15,7 @@ export NO_MKDOCS_2_WARNING := 1
 help:  ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## start the embedded server, write, list and read back
+demo: $(INSTALLED)  ## start the embedded server, write images, list them, read them back, train from them
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## every test; ARGS="-k fork" narrows it
@@ -27,8 +28,8 @@ check: $(INSTALLED)  ## format, lint, types, layers, documentation
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mkdocs build --strict
 
-bench: $(INSTALLED)  ## micro-benchmarks of the store layer
-	$(BIN)/python -m penstock_bench.micro store $(ARGS)
+bench: $(INSTALLED_BENCH)  ## reads and uploads beside the alternatives, about 25 minutes; ARGS=--quick for two
+	$(BIN)/python -m penstock_bench.micro transfer $(ARGS)
 
 docs: $(INSTALLED)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
@@ -41,4 +42,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "penstock: installing into .venv (the first time takes a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(INSTALLED_BENCH): $(INSTALLED)
+	@echo "penstock: installing the alternatives to measure into .venv"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,bench,rivals]'
 	@touch $@

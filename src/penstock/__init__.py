@@ -20,6 +20,7 @@ from penstock.store import ObjectMeta, Store, open_store
 from penstock.transfer import open_reader, open_writer
 
 if TYPE_CHECKING:
+    from penstock.checkpoint import CheckpointManager, load, save
     from penstock.data import (
         DataLoader,
         IterableDataset,
@@ -33,6 +34,7 @@ __all__ = [
     "AccessKey",
     "AccountKey",
     "BearerToken",
+    "CheckpointManager",
     "Credentials",
     "DataLoader",
     "Index",
@@ -50,19 +52,24 @@ __all__ = [
     "TransferConfig",
     "__version__",
     "list_objects",
+    "load",
     "open_reader",
     "open_store",
     "open_writer",
+    "save",
 ]
 
 # What needs torch is imported when it is first used: the store layer does without.
 _LATER = {
+    "CheckpointManager": "penstock.checkpoint",
     "DataLoader": "penstock.data",
     "IterableDataset": "penstock.data",
     "MapDataset": "penstock.data",
     "ParquetDataset": "penstock.data",
     "Sample": "penstock.data",
     "TarDataset": "penstock.data",
+    "load": "penstock.checkpoint",
+    "save": "penstock.checkpoint",
 }
 
 

@@ -11,11 +11,14 @@ __all__ = [
     "ConfigError",
     "CredentialsExpired",
     "IntegrityError",
+    "InvalidCheckpoint",
     "InvalidUrl",
     "NotFound",
     "ObjectChanged",
     "PenstockError",
     "PreconditionFailed",
+    "SaveFailed",
+    "SaveInProgress",
     "StoreUnavailable",
     "Throttled",
     "TransferFailed",
@@ -85,3 +88,15 @@ class BadSample(PenstockError, ValueError):
 
 class IntegrityError(PenstockError, OSError):
     """Bytes arrived that are not the bytes that were stored. They are never handed to the caller."""
+
+
+class InvalidCheckpoint(PenstockError, ValueError):
+    """A checkpoint file that contradicts itself; nothing of it was loaded."""
+
+
+class SaveInProgress(PenstockError, RuntimeError):
+    """A save was refused, for the one before it is not durable yet."""
+
+
+class SaveFailed(PenstockError, RuntimeError):
+    """An earlier save in the background failed; its cause is the `__cause__`."""

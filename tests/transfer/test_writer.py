@@ -29,6 +29,12 @@ def _write(store, *, if_absent=False):
     return ObjectWriter(store, "object", if_absent=if_absent)
 
 
+def _explode(file, data):
+    with file:
+        file.write(data)
+        raise RuntimeError("the model exploded")
+
+
 @pytest.mark.parametrize("size", [0, 10, len(DATA)])
 def test_what_was_written_is_the_object(any_store, size):
     with _write(any_store) as file:
@@ -41,9 +47,9 @@ def test_what_was_written_is_the_object(any_store, size):
 
 @pytest.mark.parametrize("size", [10, len(DATA)])
 def test_leaving_by_an_exception_publishes_nothing(any_store, size):
-    with pytest.raises(RuntimeError, match="the model exploded"), _write(any_store) as file:
-        file.write(DATA[:size])
-        raise RuntimeError("the model exploded")
+    file = _write(any_store)
+    with pytest.raises(RuntimeError, match="the model exploded"):
+        _explode(file, DATA[:size])
     _leaves_nothing(any_store)
     assert file.closed
 
@@ -93,9 +99,9 @@ def test_an_object_that_is_there_is_not_replaced_if_absent_is_asked_for(s3):
 
 def test_an_abort_that_fails_does_not_hide_what_went_wrong_first(s3, proxied, fault_proxy):
     fault_proxy.add(Fault.status(500, method="DELETE"))
-    with pytest.raises(RuntimeError, match="the model exploded"), _write(proxied) as file:
-        file.write(DATA)
-        raise RuntimeError("the model exploded")
+    file = _write(proxied)
+    with pytest.raises(RuntimeError, match="the model exploded"):
+        _explode(file, DATA)
     assert file.closed
     assert not s3.exists("object")
 

@@ -4,12 +4,25 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from penstock import metrics
-from penstock.errors import BadSample, PenstockError
+from penstock.errors import (
+    BadSample,
+    BucketNotFound,
+    ConfigError,
+    CredentialsExpired,
+    PenstockError,
+    StoreUnavailable,
+    Throttled,
+)
 
 __all__ = ["SKIPPED", "OnError", "check_on_error", "handle"]
 
 OnError: TypeAlias = Literal["raise", "skip"] | Callable[[str, Exception], Any]
-"""`raise`, `skip`, or a function of key and error that returns a substitute or raises."""
+"""`raise`, `skip`, or a function of key and error that returns a substitute or raises.
+
+A store that cannot be read at all is no bad sample: `skip` raises that too.
+"""
+
+_NOT_THE_SAMPLE = (BucketNotFound, ConfigError, CredentialsExpired, StoreUnavailable, Throttled)
 
 
 class _Skipped:
@@ -34,7 +47,7 @@ def handle(on_error: OnError, url: str, key: str, error: Exception) -> Any:
     metrics.count_bad_sample()
     if callable(on_error):
         return on_error(key, error)
-    if on_error == "skip":
+    if on_error == "skip" and not isinstance(error, _NOT_THE_SAMPLE):
         return SKIPPED
     if isinstance(error, PenstockError):
         raise error

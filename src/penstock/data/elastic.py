@@ -1,6 +1,7 @@
 """What all streaming datasets share: lanes, epochs, an exact position, and going on from it anywhere."""
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -13,6 +14,7 @@ from penstock.data.lanes import (
     Lane,
     Leg,
     Place,
+    batches_behind,
     batches_per_rank,
     check_even,
     lane_of,
@@ -40,7 +42,8 @@ class StreamOptions(TypedDict, total=False):
     batch_size: int
     """How many samples the loader takes from a worker at a time; `penstock.DataLoader` sets it. Default 1."""
     on_error: OnError
-    """`raise` (default), `skip`, or a function of key and error that returns a substitute."""
+    """`raise` (default), `skip`, or a function of key and error that returns a substitute. Another sample comes in
+    the place of one that is skipped, so that ranks stay even."""
     rank: tuple[int, int] | None
     """Rank and number of ranks. Default: of the process group, or of `RANK` and `WORLD_SIZE`."""
 
@@ -69,7 +72,7 @@ class ElasticDataset(TorchIterableDataset[_T_co], Generic[_T_co]):
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # torch's
         self._legs: tuple[int, tuple[Leg, ...]] = (0, ())
         self._resumed: Run | None = None
-        self._run: Run | None = None
+        self._going: tuple[int, Run] | None = None
 
     makes_batches = False
     """Whether what it yields are batches already, so that a loader must not make any."""
@@ -94,27 +97,17 @@ class ElasticDataset(TorchIterableDataset[_T_co], Generic[_T_co]):
         self._epoch.fill_(epoch)
 
     def __iter__(self) -> Iterator[_T_co]:
-        place = place_here(self._rank)
-        epoch = self.epoch
-        done = self._done_by(place, epoch)
-        self._resumed = None
-        lane = lane_of(self._left(epoch), place, batch=self.batch_size, even=self.even)
-        self._run = self._run_at(place, done)
-        skipped = 0
-        for value, count in self._read(lane, skip=done, epoch=epoch):
-            done += count
-            self._run = self._run_at(place, done)
-            if value is SKIPPED:
-                skipped += count
-            else:
-                yield value
-        if skipped:
-            yield from self._instead(lane, skipped, epoch)
+        return self._at(place_here(self._rank))
 
     def __len__(self) -> int:
         """How many samples every rank gets from here to the end of the epoch."""
         ranks = (self._rank or known_rank() or (0, 1))[1]
         return len(lane_of(self._left(self.epoch), Place(0, ranks), batch=1, even=self.even))
+
+    @property
+    def batches_behind(self) -> int:
+        """How many batches loaders have yielded on every rank before this part of the epoch."""
+        return batches_behind(self._legs_of(self.epoch))
 
     def batches(self, *, workers: int) -> int:
         """How many batches a loader with so many workers yields on every rank from here to the end of the epoch."""
@@ -129,8 +122,11 @@ class ElasticDataset(TorchIterableDataset[_T_co], Generic[_T_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process's iteration stands, counted by what it has yielded. One worker's, in a worker."""
-        legs = self._legs_of(self.epoch)
-        return self._position(self.epoch, legs, self._run or self._resumed).to_dict()
+        epoch = self.epoch
+        run = self._resumed if self._legs[0] == epoch else None
+        if self._going is not None and self._going[0] == epoch:
+            run = self._going[1]
+        return self._position(epoch, self._legs_of(epoch), run).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on from there, with any number of ranks and workers.
@@ -145,7 +141,7 @@ class ElasticDataset(TorchIterableDataset[_T_co], Generic[_T_co]):
             legs, run = (*legs, Leg(run.ranks, 1, run.batch, run.even, (run.consumed,))), None
         self._legs = (position.epoch, legs)
         self._resumed = run
-        self._run = None
+        self._going = None
 
     def state_after(self, batches: int, *, workers: int) -> dict[str, Any]:
         """The state once a loader has yielded so many batches in this run, whatever its workers have read ahead."""
@@ -162,9 +158,18 @@ class ElasticDataset(TorchIterableDataset[_T_co], Generic[_T_co]):
         leg = Leg(ranks, count, self.batch_size, self.even, consumed)
         return self._position(self.epoch, (*self._legs_of(self.epoch), leg), None).to_dict()
 
+    def state_at_start(self, epoch: int) -> dict[str, Any]:
+        """The state before the first sample of an epoch."""
+        return self._position(epoch, (), None).to_dict()
+
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker has no process group to ask.
         return {**self.__dict__, "_rank": self._rank or known_rank()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # A copy's is its own, and its workers must see it change too.
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # torch's
 
     def _order_name(self) -> str:
         return "shuffled" if self.shuffle else "in order"
@@ -192,17 +197,38 @@ class ElasticDataset(TorchIterableDataset[_T_co], Generic[_T_co]):
             )
         return run.consumed
 
-    def _instead(self, lane: Lane, missing: int, epoch: int) -> Iterator[_T_co]:
-        """Good samples of the same lane once more, so that a rank with bad ones yields as many as the others."""
-        while missing:
-            before = missing
-            for value, count in self._read(lane, skip=0, epoch=epoch):
-                if value is not SKIPPED:
-                    yield value
-                    missing -= count
-                    if missing <= 0:
-                        return
-            if missing == before:
-                raise BadSample(
-                    f"all {len(lane)} samples of this worker are bad; on_error='skip' has none to go on with"
-                )
+    def _at(self, place: Place) -> Iterator[_T_co]:
+        """What the worker at this place yields. `state_dict` tells of it from here on, not from its first sample."""
+        epoch = self.epoch
+        done = self._done_by(place, epoch)
+        lane = lane_of(self._left(epoch), place, batch=self.batch_size, even=self.even)
+        self._going = (epoch, self._run_at(place, done))
+        return self._yield(lane, place, epoch, done)
+
+    def _yield(self, lane: Lane, place: Place, epoch: int, done: int) -> Iterator[_T_co]:
+        """The lane's samples; in the place of a bad one the good one before it, or the first that comes.
+
+        So a rank with bad samples yields as many as the others, and the position stays exact.
+        """
+        good: Any = SKIPPED
+        owed: deque[int] = deque()
+        for value, count in self._read(lane, skip=done, epoch=epoch):
+            owed.append(count)
+            good = good if value is SKIPPED else value
+            while owed and good is not SKIPPED:
+                done += owed.popleft()
+                self._going = (epoch, self._run_at(place, done))
+                yield good
+        if owed:
+            good = self._any_good(epoch)
+        for count in owed:
+            done += count
+            self._going = (epoch, self._run_at(place, done))
+            yield good
+
+    def _any_good(self, epoch: int) -> Any:
+        total = self._total()
+        for value, _ in self._read(Lane(((0, total),), own=total), skip=0, epoch=epoch):
+            if value is not SKIPPED:
+                return value
+        raise BadSample("every sample is bad; on_error='skip' has none to go on with")

@@ -15,7 +15,9 @@ __all__ = [
     "Leg",
     "Place",
     "Span",
+    "batches_behind",
     "batches_per_rank",
+    "check_even",
     "lane_of",
     "remaining",
     "worker_progress",
@@ -109,6 +111,11 @@ def remaining(total: int, legs: Iterable[Leg]) -> list[Span]:
     for leg in legs:
         left = list(_pick(left, _not_consumed(_size(left), leg)))
     return left
+
+
+def batches_behind(legs: Iterable[Leg]) -> int:
+    """How many batches a loader has yielded on every rank in these legs."""
+    return sum(-(-count // leg.batch) for leg in legs for count in leg.consumed)
 
 
 def batches_per_rank(

@@ -99,45 +99,55 @@ class DataLoader(TorchDataLoader[Any]):
         return self._source.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration; without it, each iteration takes the next one."""
+        """Chooses the epoch of the next iteration; without it, each takes the next one, a broken-off one too."""
         self._source.set_epoch(epoch)
         self._yielded = 0
 
     def __len__(self) -> int:
-        """Batches from here to the end of the epoch, the same on every rank."""
-        if self._sampler is not None:
-            return len(self._sampler)
-        assert self._stream is not None
-        return self._stream.batches(workers=self.num_workers)
+        """Batches of the epoch, the same on every rank. Those before a resume count too."""
+        return self._source.batches_behind + self._left()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its private iterator
+        if self._yielded:
+            # The loop before this one did not ask for the end: it was broken off, or knew the length.
+            self.set_epoch(self.epoch + 1)
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
         epoch = self.epoch
-        self._yielded = 0
-        total = len(self)
-        with _Bar(f"epoch {epoch}", total) if self._progress else _NoBar() as bar:
+        behind, total = self._source.batches_behind, len(self)
+        with _Bar(f"epoch {epoch}", behind, total) if self._progress else _NoBar() as bar:
             for batch in super().__iter__():
                 self._yielded += 1
                 bar.advance()
                 yield batch
-        # Only a whole epoch is left behind; a loop that was broken off may be gone on with.
-        self._source.set_epoch(epoch + 1)
-        self._yielded = 0
+        self.set_epoch(epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training loop stands, to be kept in its checkpoint."""
+        """Where the training loop stands, to be kept in its checkpoint. After the last batch: the next epoch."""
+        if self._yielded and self._yielded >= self._left():
+            return self._source.state_at_start(self.epoch + 1)
         if self._sampler is not None:
             return self._sampler.state_after(self._yielded)
         assert self._stream is not None
         return self._stream.state_after(self._yielded, workers=self.num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on from there. With persistent workers, before the first one."""
-        if self.persistent_workers and getattr(self, "_iterator", None) is not None:
+        """The next iteration goes on from there. With persistent workers of a stream, before the first one."""
+        started = getattr(self, "_iterator", None) is not None
+        if self._stream is not None and self.persistent_workers and started:
             raise ValueError(
                 "persistent workers cannot be told a new position; make a new loader, or load it first"
             )
         self._source.load_state_dict(state)
         self._yielded = 0
+
+    def _left(self) -> int:
+        """Batches from where the epoch was begun, or gone on with, to its end."""
+        if self._sampler is not None:
+            return len(self._sampler)
+        assert self._stream is not None
+        return self._stream.batches(workers=self.num_workers)
 
     @property
     def _source(self) -> ElasticSampler | ElasticDataset[Any]:
@@ -170,7 +180,7 @@ def _cuda_in_use() -> bool:
 class _Bar:
     """A progress bar: batches, share, rate and what is left."""
 
-    def __init__(self, name: str, total: int) -> None:
+    def __init__(self, name: str, behind: int, total: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -178,7 +188,7 @@ class _Bar:
             TaskProgressColumn(show_speed=True),
             TimeRemainingColumn(),
         )
-        self._task = self._progress.add_task(name, total=total)
+        self._task = self._progress.add_task(name, completed=behind, total=total)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -9,7 +9,7 @@ from penstock.config import StoreConfig
 from penstock.errors import ConfigError, NotFound
 from penstock.listing import Index, list_objects
 from penstock.store import ObjectMeta, Store, StoredObject, open_object, open_store
-from penstock.transfer.ahead import Task
+from penstock.transfer.ahead import Task, read_ahead
 
 __all__ = ["Objects", "Url", "from_index", "from_objects", "from_prefix"]
 
@@ -36,12 +36,23 @@ class Objects:
         item = self.items[index]
         return item if isinstance(item, str) else item.key
 
+    def metas(self) -> list[ObjectMeta]:
+        """All with size and version. One request for each that is known by its key alone, many at a time."""
+        known = [item for item in self.items if isinstance(item, ObjectMeta)]
+        tasks = (
+            Task(1, partial(self.store.head, item)) for item in self.items if isinstance(item, str)
+        )
+        return known or [job.result() for job in read_ahead(self.store, tasks)]
+
     def task(self, index: int) -> Task[StoredObject]:
         """The read of one object, as a whole."""
         item = self.items[index]
         if isinstance(item, str):
             return Task(_GUESS_BYTES, partial(self.store.get_object, item))
-        return Task(item.size, partial(self.store.get_object, item.key, if_match=item.etag))
+        read = partial(
+            self.store.get_object, item.key, if_match=item.etag, expected_bytes=item.size
+        )
+        return Task(item.size, read)
 
 
 def from_prefix(

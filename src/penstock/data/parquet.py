@@ -1,6 +1,6 @@
 """Streams batches of rows out of Parquet files, shared by row group and row, not by file."""
 
-import io
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,17 @@ from penstock.data.iterable import Transform
 from penstock.data.lanes import Lane
 from penstock.data.objects import Objects, Url, from_index, from_objects, from_prefix
 from penstock.data.order import Shuffle
+from penstock.data.parquet_file import TAIL_BYTES, Pieces, Tail
 from penstock.data.sample import Sample
 from penstock.errors import BadSample, ConfigError
 from penstock.listing import Index
 from penstock.store import ObjectMeta, Store
-from penstock.store.protocol import WritableBuffer
 from penstock.transfer import ByteRange, Target, scatter
 from penstock.transfer.ahead import Task, read_ahead
 from penstock.transfer.plan import plan_reads
 
 __all__ = ["ParquetDataset", "ParquetOptions"]
 
-_TAIL_BYTES = 64 << 10
 _FORMATS = ("dict", "arrow", "torch")
 
 
@@ -59,6 +58,11 @@ class _Group:
     @property
     def name(self) -> str:
         return f"{self.meta.key}#{self.number}"
+
+    @property
+    def salt(self) -> int:
+        """A number of its own, the same in every process."""
+        return zlib.crc32(self.name.encode())
 
     @property
     def size(self) -> int:
@@ -104,7 +108,7 @@ class ParquetDataset(ElasticDataset[Any]):
         self.format = format
         self.transform = transform
         self._objects = objects
-        self._groups = _read_footers(objects, self.columns)
+        self._groups = _read_footers(objects, columns)
         self._rows = sum(group.rows for group in self._groups)
 
     @classmethod
@@ -145,26 +149,23 @@ class ParquetDataset(ElasticDataset[Any]):
         return self._rows
 
     def _read(self, lane: Lane, *, skip: int, epoch: int) -> Iterator[tuple[Any, int]]:
+        """A batch is `batch_rows` positions, whatever became of the rows there: so the position stays exact."""
         held: list[pa.Table] = []
-        rows = 0
+        covered = 0
         name = ""
         for stretch, table in self._tables(lane, skip, epoch):
-            if table is SKIPPED:
-                yield SKIPPED, stretch.last - stretch.first
-                continue
-            name = name if rows else stretch.group.name
-            held.append(table)
-            rows += table.num_rows
-            while rows >= self.batch_rows:
-                whole = pa.concat_tables(held)
-                yield self._batch(name, whole.slice(0, self.batch_rows)), self.batch_rows
-                held, rows, name = (
-                    [whole.slice(self.batch_rows)],
-                    rows - self.batch_rows,
-                    stretch.group.name,
-                )
-        if rows:
-            yield self._batch(name, pa.concat_tables(held)), rows
+            at, size = 0, stretch.last - stretch.first
+            while at < size:
+                name = name if covered else stretch.group.name
+                taken = min(size - at, self.batch_rows - covered)
+                if table is not SKIPPED:
+                    held.append(table.slice(at, taken))
+                at, covered = at + taken, covered + taken
+                if covered == self.batch_rows:
+                    yield self._batch(name, held), covered
+                    held, covered = [], 0
+        if covered:
+            yield self._batch(name, held), covered
 
     def _tables(self, lane: Lane, skip: int, epoch: int) -> Iterator[tuple[_Stretch, Any]]:
         store = self._objects.store
@@ -178,13 +179,18 @@ class ParquetDataset(ElasticDataset[Any]):
                 table = job.result()
                 if self.shuffle:
                     mixed = Shuffle(
-                        stretch.group.rows, seed=self.seed, epoch=epoch, salt=hash_of(stretch.group)
+                        stretch.group.rows, seed=self.seed, epoch=epoch, salt=stretch.group.salt
                     )
                     table = table.take([mixed(row) for row in range(stretch.first, stretch.last)])
                 else:
                     table = table.slice(stretch.first, stretch.last - stretch.first)
-            except Exception as exc:  # noqa: BLE001 - a bad row group is the user's to judge
+            except Exception as exc:
                 table = handle(self.on_error, store.url, stretch.group.name, exc)
+                if table is not SKIPPED and not isinstance(table, pa.Table):
+                    raise ConfigError(
+                        f"{stretch.group.name}: on_error returned a {type(table).__name__} for the rows of a row "
+                        "group; return a pyarrow.Table, or penstock.data.SKIPPED"
+                    ) from exc
             yield stretch, table
 
     def _stretches(self, lane: Lane, skip: int, epoch: int) -> Iterator[_Stretch]:
@@ -205,17 +211,14 @@ class ParquetDataset(ElasticDataset[Any]):
                     yield _Stretch(group, at - begin, last - begin)
                 at, number = last, number + 1
 
-    def _batch(self, name: str, table: pa.Table) -> Any:
+    def _batch(self, name: str, tables: Sequence[pa.Table]) -> Any:
+        if not tables:
+            return SKIPPED
         try:
-            sample = Sample(name, _convert(table, self.format))
+            sample = Sample(name, _convert(pa.concat_tables(tables), self.format))
             return sample if self.transform is None else self.transform(sample)
         except Exception as exc:  # noqa: BLE001 - a bad batch is the user's to judge
             return handle(self.on_error, self._objects.store.url, name, exc)
-
-
-def hash_of(group: _Group) -> int:
-    """A number for a row group that is the same in every process."""
-    return int.from_bytes(group.name.encode()[-8:].rjust(8), "big")
 
 
 def _convert(table: pa.Table, form: str) -> Any:
@@ -237,35 +240,42 @@ def _convert(table: pa.Table, form: str) -> Any:
 
 
 def _read_footers(objects: Objects, columns: Sequence[str] | None) -> list[_Group]:
-    metas = (objects.store.head(item) if isinstance(item, str) else item for item in objects.items)
-    tasks = (Task(_TAIL_BYTES, partial(_groups_of, objects.store, meta, columns)) for meta in metas)
+    tasks = (
+        Task(TAIL_BYTES, partial(_groups_of, objects.store, meta, columns))
+        for meta in objects.metas()
+    )
     return [group for job in read_ahead(objects.store, tasks) for group in job.result()]
 
 
 def _groups_of(store: Store, meta: ObjectMeta, columns: Sequence[str] | None) -> list[_Group]:
     name = f"{store.url.rstrip('/')}/{meta.key}"
     try:
-        file = pq.read_metadata(_Tail(store, meta))
+        file = pq.read_metadata(Tail(store, meta))
     except pa.ArrowException as exc:
         raise BadSample(
             f"{name}: not a Parquet file ({exc}); leave it out with suffix='.parquet'"
         ) from exc
-    missing = [
-        column for column in columns or () if column not in file.schema.to_arrow_schema().names
+    paths = [column.path for column in file.schema]
+    for column in columns or ():
+        if not any(_is_of(path, column) for path in paths):
+            there = ", ".join(file.schema.to_arrow_schema().names)
+            raise ConfigError(f"{name}: no column {column!r}; there are {there}")
+    wanted = [
+        number
+        for number, path in enumerate(paths)
+        if columns is None or any(_is_of(path, column) for column in columns)
     ]
-    if missing:
-        there = ", ".join(file.schema.to_arrow_schema().names)
-        raise ConfigError(f"{name}: no column {missing[0]!r}; there are {there}")
     groups = []
     for number in range(file.num_row_groups):
         group = file.row_group(number)
-        spans = [
-            _span(group.column(i))
-            for i in range(group.num_columns)
-            if columns is None or group.column(i).path_in_schema.partition(".")[0] in columns
-        ]
-        groups.append(_Group(meta, number, group.num_rows, tuple(spans), file))
+        spans = tuple(_span(group.column(i)) for i in wanted)
+        groups.append(_Group(meta, number, group.num_rows, spans, file))
     return groups
+
+
+def _is_of(path: str, column: str) -> bool:
+    """Whether a leaf of the schema belongs to a column, which may be nested."""
+    return path == column or path.startswith(f"{column}.")
 
 
 def _span(column: Any) -> ByteRange:
@@ -282,75 +292,7 @@ def _read_group(store: Store, group: _Group, columns: Sequence[str] | None) -> p
     buffers = [(read.span.start, bytearray(len(read.span))) for read in reads]
     targets = [Target(start, memoryview(buffer)) for start, buffer in buffers]
     scatter(store, group.meta.key, targets, etag=group.meta.etag)
-    file = pq.ParquetFile(_Pieces(group.meta.size, buffers), metadata=group.file, pre_buffer=False)
+    file = pq.ParquetFile(Pieces(group.meta.size, buffers), metadata=group.file, pre_buffer=False)
     return file.read_row_group(
         group.number, columns=list(columns) if columns is not None else None, use_threads=False
     )
-
-
-class _Sparse(io.RawIOBase):
-    """A file of which only some bytes are there."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[
-            whence
-        ] + offset
-        return self._position
-
-    def readinto(self, buffer: WritableBuffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        wanted = max(0, min(len(view), self._size - self._position))
-        data = self._bytes(self._position, self._position + wanted)
-        view[:wanted] = data
-        self._position += wanted
-        return wanted
-
-    def _bytes(self, start: int, stop: int) -> memoryview:
-        raise NotImplementedError
-
-
-class _Pieces(_Sparse):
-    """Some ranges of a file, read beforehand."""
-
-    def __init__(self, size: int, buffers: Sequence[tuple[int, bytearray]]) -> None:
-        super().__init__(size)
-        self._buffers = buffers
-
-    def _bytes(self, start: int, stop: int) -> memoryview:
-        for first, buffer in self._buffers:
-            if first <= start and stop <= first + len(buffer):
-                return memoryview(buffer)[start - first : stop - first]
-        raise ValueError(f"bytes {start} to {stop} were not read beforehand")
-
-
-class _Tail(_Sparse):
-    """The end of a file, read when it is asked for, and once more if the footer is longer."""
-
-    def __init__(self, store: Store, meta: ObjectMeta) -> None:
-        super().__init__(meta.size)
-        self._store = store
-        self._meta = meta
-        self._start = meta.size
-        self._data = memoryview(b"")
-
-    def _bytes(self, start: int, stop: int) -> memoryview:
-        if start < self._start:
-            self._start = max(0, min(start, self._meta.size - _TAIL_BYTES))
-            self._data = self._store.get(
-                self._meta.key, start=self._start, if_match=self._meta.etag
-            )
-        return self._data[start - self._start : stop - self._start]

@@ -9,6 +9,7 @@ from penstock.data.lanes import (
     Even,
     Leg,
     Place,
+    batches_behind,
     batches_per_rank,
     check_even,
     lane_of,
@@ -25,7 +26,8 @@ __all__ = ["ElasticSampler"]
 class ElasticSampler(Sampler[list[int]]):
     """Batches of indices; give it to a loader as `batch_sampler`.
 
-    Every rank gets as many batches, every index comes once an epoch, and `state_dict` resumes on any number of ranks.
+    Every rank gets as many batches, every index comes once an epoch, and `state_after` so many batches is good for any
+    number of ranks.
     """
 
     def __init__(
@@ -74,6 +76,11 @@ class ElasticSampler(Sampler[list[int]]):
             self._left(), ranks=ranks, workers=1, batch=self.batch_size, even=self._even
         )
 
+    @property
+    def batches_behind(self) -> int:
+        """How many batches loaders have yielded on every rank before this part of the epoch."""
+        return batches_behind(self._legs_now())
+
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state once a loader has yielded so many batches of this iteration."""
         _, ranks = self._place()
@@ -82,7 +89,11 @@ class ElasticSampler(Sampler[list[int]]):
         )
         leg = Leg(ranks, 1, self.batch_size, self._even, consumed)
         legs = (*self._legs_now(), leg)
-        return Position(self._size, self._seed, self._order_name(), self.epoch, legs).to_dict()
+        return self._position(self.epoch, legs).to_dict()
+
+    def state_at_start(self, epoch: int) -> dict[str, Any]:
+        """The state before the first batch of an epoch."""
+        return self._position(epoch, ()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on from there, on any number of ranks."""
@@ -90,6 +101,9 @@ class ElasticSampler(Sampler[list[int]]):
         position.check_fits(total=self._size, seed=self._seed, shuffle=self._order_name())
         self.epoch = position.epoch
         self._legs = (position.epoch, position.legs)
+
+    def _position(self, epoch: int, legs: tuple[Leg, ...]) -> Position:
+        return Position(self._size, self._seed, self._order_name(), epoch, legs)
 
     def _order_name(self) -> str:
         return "shuffled" if self._shuffle else "in order"

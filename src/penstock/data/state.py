@@ -88,8 +88,14 @@ def merge_states(states: object) -> dict[str, Any]:
     """One state from those of all workers of a rank, to resume with any other number of ranks or workers.
 
     Takes a list of `dataset.state_dict()`, or the whole state of a torchdata `StatefulDataLoader`. Raises where a
-    worker's is missing.
+    worker's is missing, or older than the loader's.
     """
+    behind = states.get("_steps_since_snapshot", 0) if isinstance(states, Mapping) else 0
+    if behind:
+        raise ValueError(
+            f"the states of the workers are {behind} batches older than the loader's; make the StatefulDataLoader with "
+            "snapshot_every_n_steps=1"
+        )
     positions = [Position.from_dict(state) for state in _find(states)]
     if not positions:
         raise ValueError(

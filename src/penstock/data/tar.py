@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypedDict, Unpack
@@ -15,8 +16,9 @@ from penstock.data.objects import Objects, Url, from_index, from_objects, from_p
 from penstock.data.order import BlockShuffle, Shuffle
 from penstock.data.sample import Sample
 from penstock.data.tar_index import Shard, TarIndex, scan
+from penstock.errors import NotFound
 from penstock.listing import Index
-from penstock.store import Store, open_object
+from penstock.store import Store
 from penstock.transfer.ahead import Task, read_ahead
 
 __all__ = ["TarDataset", "TarOptions"]
@@ -156,18 +158,15 @@ class TarDataset(ElasticDataset[Any]):
 
 
 def _contents(objects: Objects, url: Url | None, config: StoreConfig | None) -> TarIndex:
+    metas = objects.metas()
     if url is None:
-        return scan(objects)
-    store, key = open_object(url, config)
-    if store.exists(key):
+        return scan(objects.store, metas)
+    with suppress(NotFound):  # nothing was kept yet
         kept = TarIndex.load(url, config=config)
         known = [(shard.meta.key, shard.meta.etag) for shard in kept.shards]
-        if known == [
-            (item, None) if isinstance(item, str) else (item.key, item.etag)
-            for item in objects.items
-        ]:
+        if known == [(meta.key, meta.etag) for meta in metas]:
             return kept
-    contents = scan(objects)
+    contents = scan(objects.store, metas)
     contents.save(url, config=config)
     return contents
 

@@ -3,17 +3,18 @@
 import gzip
 import io
 import json
+import re
 import tarfile
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any, Self
 
 from penstock.config import StoreConfig
-from penstock.data.objects import Objects, Url
+from penstock.data.objects import Url
 from penstock.errors import BadSample
 from penstock.store import ObjectMeta, Store, open_object
 from penstock.store.protocol import WritableBuffer
@@ -24,6 +25,8 @@ __all__ = ["Member", "Shard", "TarIndex", "scan"]
 _VERSION = 1
 _NEAR_BYTES = 64 << 10
 _HOP_BYTES = 2 << 10
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)$")
+"""`a/b.seg.png` is the member `seg.png` of `a/b`, as WebDataset has it; a file without extension is of no sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,11 @@ class Shard:
     """A tar file: its samples, each a run of members with the same name but for the extension."""
 
     def __init__(
-        self, meta: ObjectMeta, stems: Sequence[str], firsts: "array[int]", members: Sequence[Member]
+        self,
+        meta: ObjectMeta,
+        stems: Sequence[str],
+        firsts: "array[int]",
+        members: Sequence[Member],
     ) -> None:
         self.meta = meta
         self._stems = stems
@@ -119,11 +126,10 @@ class TarIndex:
         return cls([Shard.from_dict(shard) for shard in state["shards"]])
 
 
-def scan(objects: Objects) -> TarIndex:
+def scan(store: Store, metas: Iterable[ObjectMeta]) -> TarIndex:
     """Reads the headers of all shards, many at a time: a small request for every member, none for its bytes."""
-    metas = (objects.store.head(item) if isinstance(item, str) else item for item in objects.items)
-    tasks = (Task(_NEAR_BYTES, partial(_scan_shard, objects.store, meta)) for meta in metas)
-    return TarIndex([job.result() for job in read_ahead(objects.store, tasks)])
+    tasks = (Task(_NEAR_BYTES, partial(_scan_shard, store, meta)) for meta in metas)
+    return TarIndex([job.result() for job in read_ahead(store, tasks)])
 
 
 def _scan_shard(store: Store, meta: ObjectMeta) -> Shard:
@@ -131,7 +137,10 @@ def _scan_shard(store: Store, meta: ObjectMeta) -> Shard:
     firsts = array("Q")
     members: list[Member] = []
     for name, start, size in _files(store, meta):
-        stem, extension = _split(name)
+        parts = _NAME.match(name)
+        if parts is None:
+            continue
+        stem, extension = parts[1], parts[2].lower()
         if not stems or stems[-1] != stem:
             stems.append(stem)
             firsts.append(len(members))
@@ -141,23 +150,27 @@ def _scan_shard(store: Store, meta: ObjectMeta) -> Shard:
 
 
 def _files(store: Store, meta: ObjectMeta) -> Iterator[tuple[str, int, int]]:
+    name = f"{store.url.rstrip('/')}/{meta.key}"
+    reader = _HopReader(store, meta)
     try:
-        with tarfile.open(fileobj=_HopReader(store, meta), mode="r:") as tar:
+        with tarfile.open(fileobj=reader, mode="r:") as tar:
             for member in tar:
+                if member.issparse():
+                    raise BadSample(
+                        f"{name}: {member.name} is a sparse file, which has no bytes of its own; pack it as a plain one"
+                    )
                 if member.isfile():
                     yield member.name, member.offset_data, member.size
+            end = tar.offset
     except tarfile.TarError as exc:
         raise BadSample(
-            f"{store.url.rstrip('/')}/{meta.key}: not an uncompressed tar file ({exc}); leave it out with "
-            "suffix='.tar', or unpack what is compressed"
+            f"{name}: not an uncompressed tar file ({exc}); leave it out with suffix='.tar', or unpack what is "
+            "compressed"
         ) from exc
-
-
-def _split(name: str) -> tuple[str, str]:
-    """`a/b.seg.png` is the member `seg.png` of `a/b`, as WebDataset has it."""
-    folder, slash, base = name.rpartition("/")
-    stem, _, extension = base.partition(".")
-    return f"{folder}{slash}{stem}", extension
+    # tarfile takes a broken header for the end; a tar ends with zeros.
+    reader.seek(end)
+    if any(reader.read(tarfile.BLOCKSIZE)):
+        raise BadSample(f"{name}: the header at byte {end} is broken; write the shard anew")
 
 
 class _HopReader(io.RawIOBase):

@@ -8,7 +8,7 @@ from types import TracebackType
 from penstock.config import StoreConfig
 from penstock.errors import PenstockError
 from penstock.store import ObjectMeta, Store, open_object
-from penstock.store.protocol import Buffer
+from penstock.store.protocol import Buffer, WritableBuffer
 from penstock.transfer.upload import Upload
 
 __all__ = ["ObjectWriter", "open_writer"]
@@ -42,6 +42,10 @@ class ObjectWriter(io.RawIOBase):
 
     def writable(self) -> bool:
         return True
+
+    def readinto(self, buffer: WritableBuffer, /) -> int:
+        del buffer
+        raise io.UnsupportedOperation(f"{self.name}: opened for writing, not for reading")
 
     def tell(self) -> int:
         return self._upload.size if self._upload is not None else 0

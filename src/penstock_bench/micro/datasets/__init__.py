@@ -1,0 +1,1 @@
+"""Who is measured by `data`: one file per package, each giving torch a dataset whose samples are an object's bytes."""
