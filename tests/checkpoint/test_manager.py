@@ -461,7 +461,7 @@ class TestLocalTier:
         assert CheckpointManager(store_url, config=config).load(1)["w"].all()
 
 
-def test_the_stall_of_an_asynchronous_save_is_shown(store_url, config, record_property):
+def test_the_stall_of_an_asynchronous_save_is_shown(store_url, config, record_testsuite_property):
     """Reported, not asserted: it is the machine's as much as ours."""
     state = {f"{i}": torch.randn(MIB) for i in range(10)}
     with CheckpointManager(store_url, config=config) as manager:
@@ -471,7 +471,7 @@ def test_the_stall_of_an_asynchronous_save_is_shown(store_url, config, record_pr
         stalled = time.perf_counter() - began
         pending.result()
         whole = time.perf_counter() - began
-    record_property("stall_fraction", stalled / whole)
+    record_testsuite_property("stall_fraction", stalled / whole)
 
 
 def test_no_thread_and_no_memory_is_left_when_it_is_closed(store_url, config):

@@ -57,12 +57,12 @@ def run(code, url, object_server):
     return int(done.stdout)
 
 
-def test_saving_and_loading_stay_within_their_bounds(url, object_server, record_property):
+def test_saving_and_loading_stay_within_their_bounds(url, object_server, record_testsuite_property):
     saved = run(SAVE, url, object_server) / MIB
-    record_property("save_above_state_mib", saved)
+    record_testsuite_property("save_above_state_mib", saved)
     assert saved <= 160
     loaded = run(LOAD, url, object_server) / MIB
-    record_property("load_peak_mib", loaded)
+    record_testsuite_property("load_peak_mib", loaded)
     assert loaded <= 1.15 * STATE_MIB + 64
 
 

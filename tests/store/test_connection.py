@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -51,15 +52,14 @@ class Script:
             except OSError:
                 return
             self.connections += 1
-            with plain:
-                plain.settimeout(10)
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                try:
-                    peer = self._tls.wrap_socket(plain, server_side=True) if self._tls else plain
-                    with peer:
-                        self._converse(peer)
-                except OSError:
-                    continue  # the client hung up, or did not like the certificate
+            threading.Thread(target=self._attend, args=(plain,), daemon=True).start()
+
+    def _attend(self, plain):
+        with plain, suppress(OSError):  # the client may hang up, or not like the certificate
+            plain.settimeout(10)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._tls.wrap_socket(plain, server_side=True) if self._tls else plain as peer:
+                self._converse(peer)
 
     def _converse(self, peer):
         held = b""
@@ -337,18 +337,13 @@ def test_an_idle_connection_that_the_store_closed_is_no_failed_attempt():
         assert server.connections == 2
 
 
-def test_what_must_not_be_sent_twice_does_not_go_over_an_idle_connection():
-    """Were that one closed, nobody could tell whether the request had been read before."""
-    with Script(ok(b"1"), ok(b"2")) as server:
+def test_what_must_not_be_sent_twice_is_not_even_where_an_idle_connection_breaks():
+    """The store may have done it before the connection broke: nobody can tell a stale one from a lost answer."""
+    with Script(ok(b"1"), None, ok(b"3")) as server:
         wire = wire_to(server)
         wire.call("get", "GET", "key")
-        thread = threading.Thread(
-            target=wire._idle[0].close
-        )  # frees the server, which serves one at a time
-        thread.start()
-        thread.join()
-        assert wire.call("put", "PUT", "key", body=memoryview(b""), send_again=False).body == b"2"
-        assert server.connections == 2
+        with pytest.raises(TransferFailed, match="not sent twice"):
+            wire.call("put", "PUT", "key", body=memoryview(b""), send_again=False)
         assert len(server.requests) == 2
 
 
@@ -405,14 +400,12 @@ def test_tls_accepts_the_authority_given_as_ca_file(server_tls, certificate):
     with Script(ok(b"1"), tls=server_tls) as server:
         wire = wire_to(server, scheme="https", ca_file=str(certificate[0]))
         assert wire.call("get", "GET", "key").body == b"1"
-        wire._idle[0].close()
 
 
 def test_tls_accepts_anything_where_verification_is_off(server_tls):
     with Script(ok(b"1"), tls=server_tls) as server:
         wire = wire_to(server, scheme="https", verify_tls=False)
         assert wire.call("get", "GET", "key").body == b"1"
-        wire._idle[0].close()
 
 
 def test_a_large_body_over_tls_lands_in_the_callers_memory(server_tls, certificate):
@@ -422,7 +415,6 @@ def test_a_large_body_over_tls_lands_in_the_callers_memory(server_tls, certifica
         view = memoryview(bytearray(len(data)))
         assert wire.read_into("key", view, start=0, etag=None) == len(data)
         assert view == data
-        wire._idle[0].close()
 
 
 def test_a_tls_connection_cut_in_the_body_is_a_lost_connection(server_tls, certificate):

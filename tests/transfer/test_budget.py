@@ -64,7 +64,7 @@ def test_a_large_item_is_not_starved_by_small_ones_that_would_fit():
     budget = ByteBudget(100)
     assert budget.try_acquire(60)
     granted = threading.Event()
-    large = threading.Thread(target=lambda: (budget.acquire(80), granted.set()))
+    large = threading.Thread(target=lambda: (budget.acquire(80), granted.set()), daemon=True)
     large.start()
     _until(lambda: budget._waiting)
     assert not budget.try_acquire(10), "it would fit, but has come later"
@@ -88,10 +88,10 @@ def test_one_who_gives_up_waiting_lets_the_next_one_in():
     budget = ByteBudget(100)
     budget.acquire(50)
     granted = threading.Event()
-    impatient = threading.Thread(target=lambda: budget.acquire(100, timeout_s=0.2))
+    impatient = threading.Thread(target=lambda: budget.acquire(100, timeout_s=0.2), daemon=True)
     impatient.start()
     _until(lambda: budget._waiting)
-    patient = threading.Thread(target=lambda: (budget.acquire(50), granted.set()))
+    patient = threading.Thread(target=lambda: (budget.acquire(50), granted.set()), daemon=True)
     patient.start()
     assert granted.wait(10)
     impatient.join()
@@ -107,7 +107,7 @@ def test_one_who_is_interrupted_while_waiting_holds_nothing_afterwards():
         _until(lambda: budget._waiting)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
+    thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         budget.acquire(100, timeout_s=30)
@@ -155,7 +155,9 @@ def test_a_writer_with_parts_on_their_way_waits_for_them(monkeypatch):
     share = Share(budget)
     share.acquire(100)
     began = threading.Event()
-    waiter = threading.Thread(target=lambda: (began.set(), share.acquire(10, idle_bytes=40)))
+    waiter = threading.Thread(
+        target=lambda: (began.set(), share.acquire(10, idle_bytes=40)), daemon=True
+    )
     waiter.start()
     began.wait()
     _until(lambda: budget._waiting)

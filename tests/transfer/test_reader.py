@@ -180,13 +180,23 @@ def test_the_next_window_is_on_its_way_before_it_is_asked_for(s3, proxied, fault
         _until(lambda: any(r.range == (3 * MIB, 7 * MIB) for r in fault_proxy.requests))
 
 
-def test_all_reads_are_of_the_version_met_first(s3):
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda file: file.read(),
+        lambda file: file.read(3 * MIB),
+        lambda file: [file.read(100_000) for _ in range(30)],
+        lambda file: file.seek(3 * MIB) and file.read(10),
+    ],
+    ids=["at once", "directly", "in order", "elsewhere"],
+)
+def test_all_reads_are_of_the_version_met_first(s3, read):
     s3.put("object", bytes(4 * MIB))
     with ObjectReader(s3, "object") as file:
         assert file.read(10) == bytes(10)
         s3.put("object", b"\x01" * (4 * MIB))
         with pytest.raises(ObjectChanged):
-            file.read()
+            read(file)
 
 
 def test_a_missing_object_raises_at_the_first_read(s3):

@@ -11,7 +11,7 @@ from penstock.store import open_store
 from penstock_bench.micro.data_objects import DataSizes, Samples, write_samples
 from penstock_bench.micro.data_rows import DATA_PACKAGES, data_rows, listing_rows, needs_gcs
 from penstock_bench.micro.data_sections import Epochs, Listings
-from penstock_bench.micro.list_server import few_keys, many_keys
+from penstock_bench.micro.list_server import keys_of
 from penstock_bench.micro.report import Environment, Report, Row, RowResult, SectionResult
 from penstock_bench.micro.servers import (
     Served,
@@ -31,6 +31,13 @@ _LATENCY_MS = 20.0
 _UPLOAD_THREADS = 16
 _ALL_AT_KIB = 100
 """The size at which everyone is measured, with 0 and 2 workers; at the others some, with 2."""
+
+_NOTES = (
+    "Workers are forked, and stay from the warm-up on; the first batch counts from making the dataset, in a process"
+    " that has imported its package. CPU and peak are summed over the processes.",
+    "An epoch is shorter for those who are slow: the quantity is a rate. TarDataset's requests include those for the"
+    " tables of contents, when it is made.",
+)
 
 DEFAULT_DATA_SECTIONS = (
     *("100k", "100k-20ms"),
@@ -126,7 +133,7 @@ def _read(
     found = SectionResult(
         name, title, "sample", plan.sizes.samples[int(kib)], section.server, results
     )
-    return replace(found, notes=notes_on(found))
+    return replace(found, notes=[*notes_on(found), *_NOTES])
 
 
 def _list_all(plan: DataPlan, folder: Path, announce: Announce) -> Iterator[SectionResult]:
@@ -140,8 +147,9 @@ def _list_all(plan: DataPlan, folder: Path, announce: Announce) -> Iterator[Sect
     if not names:
         return
     with seaweedfs(folder / "seaweedfs", _BUCKET) as origin:
-        announce(f"writing {keys:,} keys to SeaweedFS")
-        _write_keys(origin.target, [*many_keys(keys), *few_keys()])
+        stored = [key for part in keys_of(keys).values() for key in part]
+        announce(f"writing {len(stored):,} keys to SeaweedFS")
+        _write_keys(origin.target, stored)
         for name in names:
             slow = name.endswith("ms")
             with _slowed(origin, slow=slow) as served:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from penstock_bench.micro.data_rows import FEW, MANY
+from penstock_bench.micro.data_rows import FEW, FLAT, FOLDERS
 from penstock_bench.micro.expectations import Expectation
 from penstock_bench.micro.report import Figures, Report, SectionResult
 
@@ -59,7 +59,7 @@ def _requests(section: SectionResult) -> Iterator[Expectation]:
 
 
 def _listing(section: SectionResult) -> Iterator[Expectation]:
-    for group, factor in ((MANY, 6.0), (FEW, 1.0)):
+    for group in (FOLDERS, FLAT, FEW):
         ours, plain = section.best("ours", group=group), section.best("baseline", group=group)
         if ours is None or plain is None:
             continue
@@ -69,9 +69,9 @@ def _listing(section: SectionResult) -> Iterator[Expectation]:
             wanted = f"≥ 1, less {_NOISE:.0%} for noise"
             yield Expectation(text, wanted, f"{ratio:.2f}", ratio >= 1 - _NOISE)
         elif section.name.endswith("ms"):
-            yield _at_least(text, ours[1], plain[1], factor)
+            yield _at_least(text, ours[1], plain[1], 6.0)
         counts = ours[1].requests, plain[1].requests
-        if group == MANY and counts[0] is not None and counts[1] is not None:
+        if group != FEW and counts[0] is not None and counts[1] is not None:
             share = counts[0] / counts[1]
             yield Expectation(
                 f"{section.title}, {group}: requests, × plain",

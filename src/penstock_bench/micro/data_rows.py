@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock_bench.micro.data_objects import BATCH_SIZE
-from penstock_bench.micro.report import Row
+from penstock_bench.micro.report import Role, Row
 
 __all__ = [
     "DATA_PACKAGES",
     "FEW",
-    "MANY",
-    "Pace",
+    "FLAT",
+    "FOLDERS",
     "data_rows",
     "listing_rows",
     "needs_gcs",
@@ -19,20 +19,18 @@ __all__ = [
 ]
 
 DATA_PACKAGES = (
-    "penstock",
-    "s3torchconnector",
-    "s3fs",
-    "gcs-torch-dataflux",
-    "webdataset",
-    "boto3",
+    *("penstock", "s3torchconnector", "s3fs", "gcs-torch-dataflux", "webdataset", "boto3"),
+    "memory",
 )
+FOLDERS, FLAT, FEW = "many keys in folders", "many keys in one folder", "10 keys"
+"""What is listed; the group of a listing's row."""
 
 _DATAFLUX = "gcs-torch-dataflux"
 _FEW_ROUNDS = 20
-MANY, FEW = "many keys", "10 keys"
+_SLOW_SAMPLES = 768
+"""Enough for those who read a few hundred a second."""
 
 Style = Literal["map", "iterable", "tar"]
-Pace = Literal["many in flight", "one at a time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,96 +42,94 @@ class Loaded:
     style: Style
     adapter: str
     how: str
-    pace: Pace
+    role: Role = "rival"
     requires: tuple[str, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
-    everywhere: bool = True
-    """Off: only for the size that all are measured at."""
+    waits: bool = False
+    """Whether a worker waits for each object before it asks for the next."""
+    most_samples: int | None = None
+    everywhere: bool = False
+    """Also for the sizes that not all are measured at."""
+    without_workers: bool = True
+
+
+def _ours(name: str, style: Style, adapter: str, *, everywhere: bool) -> Loaded:
+    return Loaded(
+        f"penstock {name}",
+        "penstock",
+        style,
+        f"ours:{adapter}",
+        "as it comes",
+        "ours",
+        everywhere=everywhere,
+    )
+
+
+def _amazons(name: str, style: Style, adapter: str, how: str) -> Loaded:
+    package = "s3torchconnector"
+    return Loaded(
+        name,
+        package,
+        style,
+        f"{package}:{adapter}",
+        how,
+        requires=(package,),
+        waits=True,
+        everywhere=True,
+    )
+
+
+def _googles(name: str, style: Style, adapter: str, *, threads: int | None) -> Loaded:
+    threaded = threads is not None and threads > 1
+    return Loaded(
+        f"{name}, {threads} threads" if threaded else name,
+        _DATAFLUX,
+        style,
+        f"dataflux:{adapter}",
+        f"not composed, threads_per_process={threads}" if threaded else "not composed",
+        requires=("dataflux_pytorch",),
+        options={} if threads is None else {"threads": threads},
+        waits=not threaded,
+        most_samples=_SLOW_SAMPLES,
+        without_workers=not threaded,
+    )
 
 
 _LOADED = (
+    _ours("MapDataset", "map", "map_style", everywhere=True),
+    _amazons("S3MapDataset", "map", "map_style", "reader.read()"),
     Loaded(
-        "penstock MapDataset", "penstock", "map", "ours:map_style", "as it comes", "many in flight"
-    ),
-    Loaded(
-        "S3MapDataset",
-        "s3torchconnector",
+        "s3fs",
+        "s3fs",
         "map",
-        "s3torchconnector:map_style",
-        "reader.read()",
-        "one at a time",
-        ("s3torchconnector",),
+        "s3fs:map_style",
+        "cat of a whole batch",
+        requires=("s3fs",),
+        most_samples=_SLOW_SAMPLES,
+        everywhere=True,
     ),
+    _googles("DataFluxMapStyleDataset", "map", "map_style", threads=1),
+    _googles("DataFluxMapStyleDataset", "map", "map_style", threads=16),
     Loaded(
-        "s3fs", "s3fs", "map", "s3fs:map_style", "cat of a whole batch", "many in flight", ("s3fs",)
-    ),
-    Loaded(
-        "DataFluxMapStyleDataset",
-        _DATAFLUX,
+        "bytes in memory",
+        "memory",
         "map",
-        "dataflux:map_style",
-        "not composed",
-        "one at a time",
-        ("dataflux_pytorch",),
-        {"threads": 1},
-        everywhere=False,
+        "memory:map_style",
+        "no storage: the loader's own limit",
+        "limit",
+        everywhere=True,
     ),
-    Loaded(
-        "DataFluxMapStyleDataset, 16 threads",
-        _DATAFLUX,
-        "map",
-        "dataflux:map_style",
-        "not composed, threads_per_process=16",
-        "many in flight",
-        ("dataflux_pytorch",),
-        {"threads": 16},
-        everywhere=False,
-    ),
-    Loaded(
-        "penstock IterableDataset",
-        "penstock",
-        "iterable",
-        "ours:iterable",
-        "as it comes",
-        "many in flight",
-    ),
-    Loaded(
-        "S3IterableDataset",
-        "s3torchconnector",
-        "iterable",
-        "s3torchconnector:iterable",
-        "reader.read(), sharded",
-        "one at a time",
-        ("s3torchconnector",),
-    ),
-    Loaded(
-        "DataFluxIterableDataset",
-        _DATAFLUX,
-        "iterable",
-        "dataflux:iterable",
-        "not composed",
-        "one at a time",
-        ("dataflux_pytorch",),
-        everywhere=False,
-    ),
-    Loaded(
-        "penstock TarDataset",
-        "penstock",
-        "tar",
-        "ours:tar",
-        "as it comes",
-        "many in flight",
-        everywhere=False,
-    ),
+    _ours("IterableDataset", "iterable", "iterable", everywhere=True),
+    _amazons("S3IterableDataset", "iterable", "iterable", "reader.read(), sharded"),
+    _googles("DataFluxIterableDataset", "iterable", "iterable", threads=None),
+    _ours("TarDataset", "tar", "tar", everywhere=False),
     Loaded(
         "webdataset",
         "webdataset",
         "tar",
         "webdataset:tar",
         "http, by curl",
-        "many in flight",
-        ("webdataset",),
-        everywhere=False,
+        requires=("webdataset",),
     ),
 )
 
@@ -142,9 +138,9 @@ def data_rows(*, workers: Collection[int], everyone: bool) -> list[Row]:
     """Each dataset with each number of workers, compared by style and workers."""
     return [
         Row(
-            f"{loaded.name}, {count} workers",
+            _name(loaded, count),
             loaded.package,
-            "ours" if loaded.package == "penstock" else "rival",
+            loaded.role,
             loaded.adapter,
             loaded.how,
             {**loaded.options, "workers": count},
@@ -153,21 +149,17 @@ def data_rows(*, workers: Collection[int], everyone: bool) -> list[Row]:
         )
         for count in sorted(workers, reverse=True)
         for loaded in _LOADED
-        if everyone or loaded.everywhere
+        if (everyone or loaded.everywhere) and (count or loaded.without_workers)
     ]
-
-
-def pace_of(row: Row) -> Pace:
-    """Threads make one that reads one at a time into one that does not."""
-    if row.options.get("threads", 1) > 1:
-        return "many in flight"
-    return next(loaded.pace for loaded in _LOADED if loaded.adapter == row.adapter)
 
 
 def samples_of(row: Row, samples: int, *, latency: bool) -> int:
     """How long an epoch is. Who waits for each object gets three batches a worker under latency: about 2 s."""
-    slow = latency and pace_of(row) == "one at a time"
-    return min(samples, 3 * BATCH_SIZE * max(1, row.options["workers"])) if slow else samples
+    workers = row.options["workers"]
+    loaded = next(loaded for loaded in _LOADED if _name(loaded, workers) == row.name)
+    if latency and loaded.waits:
+        return min(samples, 3 * BATCH_SIZE * max(1, workers))
+    return min(samples, loaded.most_samples or samples)
 
 
 def needs_gcs(row: Row) -> bool:
@@ -175,49 +167,38 @@ def needs_gcs(row: Row) -> bool:
     return row.package == _DATAFLUX
 
 
+def _name(loaded: Loaded, workers: int) -> str:
+    return f"{loaded.name}, {workers} workers"
+
+
 def listing_rows() -> list[Row]:
-    """Each lister with many keys and with ten, compared by how many keys there are."""
-    rows = []
-    for group, rounds in ((MANY, 1), (FEW, _FEW_ROUNDS)):
-        options = {"rounds": rounds}
-        rows += [
-            Row(
-                f"penstock list_objects, {group}",
-                "penstock",
-                "ours",
-                "walk",
-                "as it comes",
-                options,
-                group=group,
-            ),
-            Row(
-                f"penstock Store.list, {group}",
-                "penstock",
-                "baseline",
-                "plain",
-                "plain: page after page",
-                options,
-                group=group,
-            ),
-            Row(
-                f"s3torchconnector, {group}",
-                "s3torchconnector",
-                "rival",
-                "s3torchconnector",
-                "S3MapDataset.from_prefix",
-                options,
-                ("s3torchconnector",),
-                group=group,
-            ),
-            Row(
-                f"boto3, {group}",
-                "boto3",
-                "rival",
-                "boto3",
-                "paginator",
-                options,
-                ("boto3",),
-                group=group,
-            ),
-        ]
-    return rows
+    """Each lister and each set of keys, compared by the keys. boto3 takes seconds for many, and lists only ten."""
+    return [
+        Row(
+            f"{name}, {group}",
+            package,
+            role,
+            adapter,
+            how,
+            {"rounds": _FEW_ROUNDS if group == FEW else 1},
+            () if package == "penstock" else (package,),
+            group=group,
+        )
+        for group in (FOLDERS, FLAT, FEW)
+        for name, package, role, adapter, how in _LISTERS
+        if group == FEW or package != "boto3"
+    ]
+
+
+_LISTERS: tuple[tuple[str, str, Role, str, str], ...] = (
+    ("penstock list_objects", "penstock", "ours", "walk", "as it comes"),
+    ("penstock Store.list", "penstock", "baseline", "plain", "plain: page after page"),
+    (
+        "s3torchconnector",
+        "s3torchconnector",
+        "rival",
+        "s3torchconnector",
+        "S3MapDataset.from_prefix",
+    ),
+    ("boto3", "boto3", "rival", "boto3", "paginator"),
+)

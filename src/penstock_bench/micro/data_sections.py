@@ -5,8 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock_bench.micro.data_objects import Samples
-from penstock_bench.micro.data_rows import FEW, samples_of
-from penstock_bench.micro.list_server import FEW_PREFIX, MANY_PREFIX, few_keys, many_keys
+from penstock_bench.micro.data_rows import FEW, FLAT, FOLDERS, samples_of
+from penstock_bench.micro.list_server import (
+    FEW_PREFIX,
+    FLAT_PREFIX,
+    FOLDERS_PREFIX,
+    keys_of,
+)
 from penstock_bench.micro.listing_workloads import checksum_of_keys
 from penstock_bench.micro.measure import sample
 from penstock_bench.micro.probe import Job, Reading
@@ -17,6 +22,7 @@ from penstock_bench.micro.servers import Served, behind_proxy
 __all__ = ["Epochs", "Listings"]
 
 _KEEP_EVERY = 64
+_PREFIXES = {FOLDERS: FOLDERS_PREFIX, FLAT: FLAT_PREFIX, FEW: FEW_PREFIX}
 
 
 class Epochs:
@@ -84,7 +90,7 @@ class Epochs:
 
 
 class Listings:
-    """One bucket with many keys below one prefix and ten below another.
+    """One bucket with many keys below two prefixes and ten below another.
 
     `origin` behind a proxy with `proxy_latency_ms` is as slow as `served`: how a listing is shared, and so what it
     asks for, depends on it.
@@ -96,7 +102,7 @@ class Listings:
         self._served = served
         self._origin = origin
         self._proxy_latency_ms = proxy_latency_ms
-        self._keys = {MANY_PREFIX: many_keys(keys), FEW_PREFIX: few_keys()}
+        self._keys = keys_of(keys)
 
     @property
     def server(self) -> str:
@@ -111,7 +117,7 @@ class Listings:
             return requests_of(counted)
 
     def _run(self, row: Row, served: Served, rounds: int, *, warm_up: bool) -> Reading:
-        prefix = FEW_PREFIX if row.group == FEW else MANY_PREFIX
+        prefix = _PREFIXES[row.group]
         keys = self._keys[prefix]
         arguments = {
             "adapter": row.adapter,

@@ -10,9 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["FEW_PREFIX", "MANY_PREFIX", "few_keys", "many_keys"]
+__all__ = ["FEW_PREFIX", "FLAT_PREFIX", "FOLDERS_PREFIX", "keys_of"]
 
-MANY_PREFIX = "train/"
+FOLDERS_PREFIX = "folders/"
+FLAT_PREFIX = "flat/"
 FEW_PREFIX = "ten/"
 _HOST = "127.0.0.1"
 _PAGE_KEYS = 1000
@@ -28,14 +29,15 @@ _PAGE = (
 )
 
 
-def many_keys(count: int) -> list[str]:
-    """A data set in folders of a thousand."""
-    return [f"{MANY_PREFIX}{index // 1000:04d}/{index:08d}.jpg" for index in range(count)]
-
-
-def few_keys() -> list[str]:
-    """Ten."""
-    return [f"{FEW_PREFIX}{index}" for index in range(10)]
+def keys_of(count: int) -> dict[str, list[str]]:
+    """What a bucket holds, by prefix: so many keys in folders of a thousand, as many in one folder, and ten."""
+    return {
+        FOLDERS_PREFIX: [
+            f"{FOLDERS_PREFIX}{index // 1000:04d}/{index:08d}.jpg" for index in range(count)
+        ],
+        FLAT_PREFIX: [f"{FLAT_PREFIX}{index:08d}.jpg" for index in range(count)],
+        FEW_PREFIX: [f"{FEW_PREFIX}{index}" for index in range(10)],
+    }
 
 
 class Bucket:
@@ -102,7 +104,7 @@ class Answers(asyncio.Protocol):
 
 
 async def _serve(port: int, count: int, latency_ms: float) -> None:
-    bucket = Bucket([*many_keys(count), *few_keys()])
+    bucket = Bucket([key for keys in keys_of(count).values() for key in keys])
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: Answers(bucket, latency_ms / 1000), _HOST, port, backlog=256

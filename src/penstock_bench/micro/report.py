@@ -14,7 +14,7 @@ import psutil
 
 from penstock_bench.micro.measure import Taken
 
-__all__ = ["Environment", "Figures", "Report", "Row", "RowResult", "SectionResult", "Unit"]
+__all__ = ["Environment", "Figures", "Report", "Role", "Row", "RowResult", "SectionResult", "Unit"]
 
 _FORMAT_VERSION = 1
 _MIB = 1 << 20

@@ -60,7 +60,11 @@ http {{
   server {{
     listen {host}:{port} backlog=4096;
     root {root};
-    # As much of GCS's JSON API as reading takes: a list of the bucket, from a file, and its objects.
+    # As much of GCS's JSON API as reading takes: the bucket, a list of it from a file, and its objects.
+    location ~ ^/storage/v1/b/([^/]+)$ {{
+      default_type application/json;
+      return 200 '{{"kind": "storage#bucket", "name": "$1", "location": "US", "locationType": "region"}}';
+    }}
     location ~ ^/storage/v1/b/([^/]+)/o$ {{ default_type application/json; alias {root}/$1.json; }}
     location ~ ^/download/storage/v1/b/([^/]+)/o/(.+)$ {{ alias {root}/$1/$2; }}
   }}
