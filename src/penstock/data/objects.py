@@ -9,6 +9,7 @@ from penstock.config import StoreConfig
 from penstock.errors import ConfigError, NotFound
 from penstock.listing import Index, list_objects
 from penstock.store import ObjectMeta, Store, StoredObject, open_object, open_store
+from penstock.store.composing import COMPOSED_PREFIX
 from penstock.transfer.ahead import Task, read_ahead
 
 __all__ = ["Objects", "Url", "from_index", "from_objects", "from_prefix"]
@@ -59,13 +60,21 @@ def from_prefix(
     url: Url, config: StoreConfig | None, suffix: str | tuple[str, ...] | None
 ) -> Objects:
     """Lists once: on rank 0 where there is a process group, and then tells the others. An empty result is an error."""
-    index = Index.from_rank_zero(lambda: list_objects(url, config=config))
+    index = Index.from_rank_zero(lambda: _samples(list_objects(url, config=config)))
     if suffix is not None:
         index = index.filter(suffix=suffix)
     if not len(index):
         ending = "" if suffix is None else f" ending with {suffix}"
         raise NotFound(f"{url}: no objects{ending} there; check the prefix with `penstock ls`")
     return from_index(index, config)
+
+
+def _samples(index: Index) -> Index:
+    """Without what composed reads of another process may have left, which is nobody's sample."""
+    if not index.url.startswith("gs://"):
+        return index
+    left = [row for row, key in enumerate(index.keys) if not key.startswith(COMPOSED_PREFIX)]
+    return index if len(left) == len(index) else index.take(left)
 
 
 def from_index(index: Index, config: StoreConfig | None) -> Objects:

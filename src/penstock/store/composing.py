@@ -24,13 +24,13 @@ from penstock.store.translate import Failure, Target, translate
 from penstock.store.wire import Authorise
 from penstock.url import Location
 
-__all__ = ["MAX_SOURCES", "Composer"]
+__all__ = ["COMPOSED_PREFIX", "MAX_SOURCES", "Composer"]
 
 MAX_SOURCES = 32
 """How many objects GCS composes at a time."""
 
-_PREFIX = "penstock-composed/"
-_NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{32}}")
+COMPOSED_PREFIX = "penstock-composed/"
+_NAME = re.compile(rf"{COMPOSED_PREFIX}[0-9a-f]{{32}}")
 _CONNECTIONS = 128
 _VARIABLES = ("GOOGLE_", "STORAGE_EMULATOR_HOST")
 _KINDS = {404: "NotFound", 403: "PermissionDenied", 401: "Unauthenticated", 412: "Precondition"}
@@ -67,12 +67,12 @@ class Composer:
     @property
     def prefix_url(self) -> str:
         """Where the composed objects are."""
-        return str(self._location.join(_PREFIX))
+        return str(self._location.join(COMPOSED_PREFIX))
 
     @staticmethod
     def new_name() -> str:
         """A key for a composed object that nothing else has."""
-        return f"{_PREFIX}{uuid.uuid4().hex}"
+        return f"{COMPOSED_PREFIX}{uuid.uuid4().hex}"
 
     def compose(self, sources: Sequence[str], into: str) -> None:
         """Writes the bytes of the sources, in their order, as one object. One request, and no byte comes here."""
@@ -95,12 +95,12 @@ class Composer:
         def find(bucket: Any, options: Mapping[str, Any]) -> list[ObjectMeta]:
             return [
                 ObjectMeta(blob.name, int(blob.size), blob.etag, blob.time_created)
-                for blob in bucket.list_blobs(prefix=_PREFIX, **options)
+                for blob in bucket.list_blobs(prefix=COMPOSED_PREFIX, **options)
                 # Somebody may keep objects of their own there.
                 if _NAME.fullmatch(blob.name)
             ]
 
-        return self._run("list", _PREFIX, find)
+        return self._run("list", COMPOSED_PREFIX, find)
 
     def _run(self, verb: str, key: str, call: Callable[[Any, Mapping[str, Any]], _T]) -> _T:
         """Makes one call of the client: the only place where calls are counted and errors translated."""

@@ -11,6 +11,7 @@ from penstock.errors import IntegrityError, NotFound
 from penstock.store import Checksum, ObjectMeta, Store, StoredObject
 from penstock.store.protocol import WritableBuffer
 from penstock.transfer.ahead import Task, read_ahead
+from penstock.transfer.budget import Share, shared_budget
 from penstock.transfer.plan import ByteRange, plan_reads, split
 from penstock.transfer.threads import part_threads
 
@@ -60,7 +61,7 @@ def fetch(
 def scatter(store: Store, key: str, targets: Sequence[Target], *, etag: str | None) -> int:
     """Fills many buffers from one object and returns the bytes asked of the store.
 
-    Targets close together are read as one, into a buffer of their own, and copied from there; large ones are cut
+    Targets close together are read as one, into a buffer of the byte budget, and copied from there; large ones are cut
     into parallel parts that land in place. All are of one version, as with `fetch`. A target that reaches past the
     end of the object is a ValueError.
     """
@@ -164,11 +165,13 @@ def _compare(
 def _copy_from(
     store: Store, key: str, span: ByteRange, targets: Sequence[Target], etag: str | None
 ) -> int:
-    data = store.get(key, start=span.start, stop=span.stop, if_match=etag)
-    _check_whole(store, key, span.start, len(span), len(data))
-    for target in targets:
-        offset = target.start - span.start
-        target.view[:] = data[offset : offset + len(target.view)]
+    with Share(shared_budget(store.config.transfer)) as share:
+        share.acquire(len(span))
+        data = store.get(key, start=span.start, stop=span.stop, if_match=etag)
+        _check_whole(store, key, span.start, len(span), len(data))
+        for target in targets:
+            offset = target.start - span.start
+            target.view[:] = data[offset : offset + len(target.view)]
     return len(data)
 
 
