@@ -80,6 +80,12 @@ class CheckpointManager:
         self._in_use: set[int] = set()
         self._closed = False
 
+    @property
+    def url(self) -> str:
+        """Where the checkpoints are, without a slash at the end; of two tiers the durable one."""
+        root = self._tiers.durable.root
+        return f"{root.store.url.rstrip('/')}/{root.prefix}".rstrip("/")
+
     def save(
         self,
         step: int,

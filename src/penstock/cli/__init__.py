@@ -7,6 +7,7 @@ import typer
 
 from penstock._version import __version__
 from penstock.cli.cat import cat
+from penstock.cli.ckpt import ckpt
 from penstock.cli.cp import cp
 from penstock.cli.gcs_clean import gcs_clean
 from penstock.cli.index import index
@@ -34,6 +35,7 @@ app.command()(cat)
 app.command()(rm)
 app.command()(sweep)
 app.command()(gcs_clean)
+app.add_typer(ckpt)
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - the signature of a typer callback

@@ -1,0 +1,1 @@
+"""Penstock inside other frameworks, one file for each. None is imported before it is asked for."""
