@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Test files run side by side; much of a test is waiting for a server.
+JOBS ?= 3
 INSTALLED_BENCH := .venv/.installed-bench
 
 # mkdocs-material announces its successor in every build; the pinned version is good until 2027-05.
@@ -19,7 +21,7 @@ demo: $(INSTALLED)  ## start the embedded server, write images, list them, read 
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## every test; ARGS="-k fork" narrows it
-	$(BIN)/python -m pytest --durations=15 $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=15 $(ARGS)
 
 check: $(INSTALLED)  ## format, lint, types, layers, documentation
 	$(BIN)/ruff format --check .

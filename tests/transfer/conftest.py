@@ -17,6 +17,7 @@ RETRY = RetryConfig(max_attempts=3, deadline_s=5.0, backoff_initial_s=0.01, back
 def gcs_server():
     with ObjectServer(buckets=["train"], gcs=True) as server:
         yield server
+        server.kill()  # an orderly end may take ten seconds
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ def mortal():
     """A server that these tests kill; it has one life per test."""
     with ObjectServer(["train"]) as server:
         yield server
+        server.kill()  # an orderly end may take ten seconds
 
 
 @pytest.fixture

@@ -77,14 +77,14 @@ def test_it_stays_low_where_more_requests_bring_nothing(capacity):
     assert max(settled) < MAXIMUM
 
 
-@pytest.mark.parametrize("capacity", [48, 64])
+@pytest.mark.parametrize("capacity", [24, 48, 64])
 def test_it_finds_the_middle_and_loses_little_of_what_the_store_can_give(capacity):
     simulation = Simulation(_limiter(), latency_s=0.02, capacity=capacity)
     simulation.run(20_000)
     began = simulation.now
     simulation.run(20_000)
     best_rate = capacity / simulation.latency_s
-    assert 20_000 / (simulation.now - began) > 0.8 * best_rate
+    assert 20_000 / (simulation.now - began) > 0.97 * best_rate
 
 
 def test_it_halves_when_the_store_says_slow_down():

@@ -15,6 +15,8 @@ _FIRST = 16
 _GAIN = 1.05
 _UP = 1.25
 _DOWN = 0.8
+_QUEUED = 4.0
+_FADING = 1.01
 _SLOWER = 2.0
 _MEMORY = 0.3
 _HOLD_ROUNDS = 8
@@ -25,9 +27,10 @@ _SAMPLES = 256
 class Limiter:
     """A number of requests in flight, moved after every round of about that many answers.
 
-    It doubles while each doubling brings throughput. A step that brings nothing is taken back. Some rounds later a
-    small step is tried, down and up in turn: down is where it goes as long as that costs no throughput. It falls by a
-    fifth when answers suddenly take twice as long as they lately did, and by half when the store says "slow down".
+    It doubles while each doubling brings throughput. A step that brings nothing is taken back, and tried again, as
+    a small one, some rounds later. Where answers take several times as long as the best did, most of that is waiting
+    in a queue: then a step down is tried in turn, and kept if it costs no throughput. The limit falls by a fifth when
+    answers suddenly take twice as long as they lately did, and by half when the store says "slow down".
     """
 
     def __init__(self, store: str, maximum: int) -> None:
@@ -38,9 +41,9 @@ class Limiter:
         self._before_step = self._limit
         self._factor = 2.0
         self._holding = 0
-        self._settling = False
         self._last_rate = 0.0
         self._usual_s: float | None = None
+        self._best_s = float("inf")
         self._round_began = time.monotonic()
         self._answers = 0
         self._waited_s = 0.0
@@ -81,15 +84,15 @@ class Limiter:
     def _move(self, rate: float, mean_s: float) -> None:
         usual_s = self._usual_s if self._usual_s is not None else mean_s
         self._usual_s = usual_s + _MEMORY * (mean_s - usual_s)
-        if self._settling:
-            # These answers are still of the requests sent before the step down.
-            self._settling = False
-        elif self._holding:
+        self._best_s = min(mean_s, _FADING * self._best_s)
+        if self._holding:
             self._holding -= 1
             self._last_rate = rate
             if mean_s > _SLOWER * usual_s:
                 self._limit = max(1.0, 0.8 * self._limit)
             elif not self._holding:
+                queued = mean_s > _QUEUED * self._best_s
+                self._factor = _DOWN if queued and self._factor > 1 else _UP
                 self._step()
         elif self._pays_off(rate):
             self._step()
@@ -106,15 +109,12 @@ class Limiter:
 
     def _step(self) -> None:
         self._before_step = self._limit
-        self._settling = self._factor < 1
         wanted = self._factor * self._limit
         wanted = max(self._limit + 1, wanted) if self._factor > 1 else wanted
         self._limit = min(float(self._maximum), max(1.0, wanted))
 
     def _hold(self) -> None:
         self._holding = _HOLD_ROUNDS
-        self._settling = False
-        self._factor = _DOWN if self._factor > 1 else _UP
 
 
 _limiters: dict[tuple[str, StoreConfig], Limiter] = {}

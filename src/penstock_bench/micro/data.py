@@ -32,12 +32,13 @@ _UPLOAD_THREADS = 16
 _ALL_AT_KIB = 100
 """The size at which everyone is measured, with 0 and 2 workers; at the others some, with 2."""
 
-_NOTES = (
+_NOTE = (
     "Workers are forked, and stay from the warm-up on; the first batch counts from making the dataset, in a process"
-    " that has imported its package. CPU and peak are summed over the processes.",
-    "An epoch is shorter for those who are slow: the quantity is a rate. TarDataset's requests include those for the"
-    " tables of contents, when it is made.",
+    " that has imported its package. CPU and peak are summed over the processes. An epoch is shorter for those who"
+    " are slow: the quantity is a rate. TarDataset's requests include those for the tables of contents, when it is"
+    " made."
 )
+_SOME_NOTE = f"All are measured at {_ALL_AT_KIB} KiB, with 0 and 2 workers; here some, with 2."
 
 DEFAULT_DATA_SECTIONS = (
     *("100k", "100k-20ms"),
@@ -66,7 +67,7 @@ class DataPlan:
 
 def run_data(plan: DataPlan, announce: Announce) -> Report:
     """Starts servers, measures, stops them. Rows whose package is missing or fails stay, with the reason."""
-    environment = Environment.observe([*DATA_PACKAGES, "torch"])
+    environment = Environment.observe([*DATA_PACKAGES[:-1], "torch"])
     results: list[SectionResult] = []
     with scratch_folder(4 << 30) as folder:
         for kib, count in plan.sizes.objects.items():
@@ -88,11 +89,12 @@ def _read_all(
     names: Sequence[str], kib: int, samples: Samples, plan: DataPlan, announce: Announce
 ) -> Iterator[SectionResult]:
     everyone = kib == _ALL_AT_KIB
-    rows = plan.chosen(data_rows(workers=(0, 2) if everyone else (2,), everyone=everyone))
     counted: dict[str, Mapping[str, int]] = {}
     with serving(samples.root, samples.bucket) as origin:
         for name in names:
-            with _slowed(origin, slow=name.endswith("ms")) as served:
+            slow = name.endswith("ms")
+            rows = data_rows(workers=(0, 2) if everyone else (2,), everyone=everyone, latency=slow)
+            with _slowed(origin, slow=slow) as served:
                 section = Epochs(
                     samples,
                     served,
@@ -101,7 +103,14 @@ def _read_all(
                     count_samples=plan.sizes.count_samples,
                     counted=counted,
                 )
-                yield _read(name, section, rows, plan, announce, speaks_gcs=origin.speaks_gcs)
+                yield _read(
+                    name,
+                    section,
+                    plan.chosen(rows),
+                    plan,
+                    announce,
+                    speaks_gcs=origin.speaks_gcs,
+                )
 
 
 def _read(
@@ -133,7 +142,8 @@ def _read(
     found = SectionResult(
         name, title, "sample", plan.sizes.samples[int(kib)], section.server, results
     )
-    return replace(found, notes=[*notes_on(found), *_NOTES])
+    notes = [*notes_on(found), _NOTE if int(kib) == _ALL_AT_KIB else _SOME_NOTE]
+    return replace(found, notes=notes)
 
 
 def _list_all(plan: DataPlan, folder: Path, announce: Announce) -> Iterator[SectionResult]:

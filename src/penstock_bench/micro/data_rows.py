@@ -20,6 +20,7 @@ __all__ = [
 
 DATA_PACKAGES = (
     *("penstock", "s3torchconnector", "s3fs", "gcs-torch-dataflux", "webdataset", "boto3"),
+    # Not a package, but bytes without a store.
     "memory",
 )
 FOLDERS, FLAT, FEW = "many keys in folders", "many keys in one folder", "10 keys"
@@ -51,6 +52,9 @@ class Loaded:
     everywhere: bool = False
     """Also for the sizes that not all are measured at."""
     without_workers: bool = True
+    """Also with none."""
+    under_latency: bool = True
+    """Also where answers come late."""
 
 
 def _ours(name: str, style: Style, adapter: str, *, everywhere: bool) -> Loaded:
@@ -91,7 +95,7 @@ def _googles(name: str, style: Style, adapter: str, *, threads: int | None) -> L
         options={} if threads is None else {"threads": threads},
         waits=not threaded,
         most_samples=_SLOW_SAMPLES,
-        without_workers=not threaded,
+        without_workers=False,
     )
 
 
@@ -106,7 +110,6 @@ _LOADED = (
         "cat of a whole batch",
         requires=("s3fs",),
         most_samples=_SLOW_SAMPLES,
-        everywhere=True,
     ),
     _googles("DataFluxMapStyleDataset", "map", "map_style", threads=1),
     _googles("DataFluxMapStyleDataset", "map", "map_style", threads=16),
@@ -117,7 +120,8 @@ _LOADED = (
         "memory:map_style",
         "no storage: the loader's own limit",
         "limit",
-        everywhere=True,
+        without_workers=False,
+        under_latency=False,
     ),
     _ours("IterableDataset", "iterable", "iterable", everywhere=True),
     _amazons("S3IterableDataset", "iterable", "iterable", "reader.read(), sharded"),
@@ -134,7 +138,7 @@ _LOADED = (
 )
 
 
-def data_rows(*, workers: Collection[int], everyone: bool) -> list[Row]:
+def data_rows(*, workers: Collection[int], everyone: bool, latency: bool) -> list[Row]:
     """Each dataset with each number of workers, compared by style and workers."""
     return [
         Row(
@@ -149,7 +153,9 @@ def data_rows(*, workers: Collection[int], everyone: bool) -> list[Row]:
         )
         for count in sorted(workers, reverse=True)
         for loaded in _LOADED
-        if (everyone or loaded.everywhere) and (count or loaded.without_workers)
+        if (everyone or loaded.everywhere)
+        and (count or loaded.without_workers)
+        and (loaded.under_latency or not latency)
     ]
 
 

@@ -14,6 +14,7 @@ from penstock_bench.micro.list_server import (
 )
 from penstock_bench.micro.listing_workloads import checksum_of_keys
 from penstock_bench.micro.measure import sample
+from penstock_bench.micro.nursery import sample_forked
 from penstock_bench.micro.probe import Job, Reading
 from penstock_bench.micro.report import Row
 from penstock_bench.micro.sections import requests_of
@@ -86,7 +87,7 @@ class Epochs:
         }
         job = Job("penstock_bench.micro.data_workloads:epoch", arguments, warm_up, served.watch)
         env = {**served.target.env, "STORAGE_EMULATOR_HOST": served.target.endpoint}
-        return sample(job, env)
+        return sample_forked(job, env)
 
 
 class Listings:

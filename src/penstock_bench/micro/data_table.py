@@ -20,7 +20,7 @@ _READ_COLUMNS = (
     "CPU µs per sample",
     "requests per sample",
     "peak RSS over baseline, MiB",
-    "samples an epoch",
+    "epoch",
 )
 _LISTING_COLUMNS = (
     "lister",
@@ -55,14 +55,16 @@ def _section(section: SectionResult, plain: bool) -> Table:  # noqa: FBT001 - a 
 def _read(result: RowResult, figures: Figures, section: SectionResult) -> list[str]:
     first_s = result.fact("first_batch_s")
     requests = result.requests_per_unit(section.units)
+    # What has no store has read its bytes before.
+    reads = result.row.role != "limit"
     return [
         f"{figures.throughput:,.0f}",
         f"{figures.throughput_low:,.0f}–{figures.throughput_high:,.0f}",
         _ratio(figures, section.best("rival", group=result.row.group)),
-        "–" if first_s is None else f"{first_s * 1000:,.0f}",
+        f"{first_s * 1000:,.0f}" if reads and first_s is not None else "–",
         f"{figures.cpu_us_per_unit:,.0f}",
-        "–" if requests is None else f"{requests:.2f}",
-        _mib(figures),
+        f"{requests:.2f}" if reads and requests is not None else "–",
+        _mib(figures) if reads else "–",
         f"{result.units:,.0f}",
     ]
 

@@ -23,7 +23,7 @@ __all__ = ["Epoch", "epoch"]
 
 _DATASETS = "penstock_bench.micro.datasets"
 _WARM_BATCHES = 8
-_WARM_S = 0.5
+_WARM_S = 0.3
 
 
 def epoch(arguments: Mapping[str, Any]) -> Task:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Job", "ManyProcesses", "Reading", "Task", "main", "restart_peak"]
+__all__ = ["Job", "ManyProcesses", "Reading", "Task", "main", "restart_peak", "run_job"]
 
 
 class Task(Protocol):
@@ -144,9 +144,8 @@ def _memory_bytes(name: str, pid: int) -> int:
     raise LookupError(f"/proc/{pid}/status has no {name}")
 
 
-def main() -> None:
-    """A Job comes on standard input; the Reading goes out as the last line of standard output."""
-    job = Job(**json.load(sys.stdin))
+def run_job(job: Job) -> Reading:
+    """Builds the task, observes it and checks it."""
     module, _, name = job.task.partition(":")
     task: Task = getattr(importlib.import_module(module), name)(job.arguments)
     try:
@@ -154,6 +153,12 @@ def main() -> None:
         task.check()
     finally:
         task.close()
+    return reading
+
+
+def main() -> None:
+    """A Job comes on standard input; the Reading goes out as the last line of standard output."""
+    reading = run_job(Job(**json.load(sys.stdin)))
     sys.stdout.write(f"\n{json.dumps(asdict(reading))}\n")
 
 
