@@ -95,7 +95,7 @@ def _googles(name: str, style: Style, adapter: str, *, threads: int | None) -> L
         options={} if threads is None else {"threads": threads},
         waits=not threaded,
         most_samples=_SLOW_SAMPLES,
-        without_workers=False,
+        without_workers=not threaded,
     )
 
 
@@ -110,6 +110,7 @@ _LOADED = (
         "cat of a whole batch",
         requires=("s3fs",),
         most_samples=_SLOW_SAMPLES,
+        everywhere=True,
     ),
     _googles("DataFluxMapStyleDataset", "map", "map_style", threads=1),
     _googles("DataFluxMapStyleDataset", "map", "map_style", threads=16),

@@ -39,10 +39,12 @@ class Plain:
     """`Store.list`: one page after another."""
 
     def __init__(self, target: Target) -> None:
-        self._store = penstock.open_store(f"s3://{target.bucket}", _config(target))
+        self._url = f"s3://{target.bucket}"
+        self._config = _config(target)
 
     def find(self, prefix: str) -> Any:
-        return list(self._store.list(prefix))
+        # Opened anew, as `list_objects` does it.
+        return list(penstock.open_store(self._url, self._config).list(prefix))
 
     def keys(self, found: Any) -> list[str]:
         return [meta.key for meta in found]
