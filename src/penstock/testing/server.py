@@ -85,14 +85,14 @@ class ObjectServer:
     ) -> None:
         self.stop()
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Returns when every bucket has taken, given back and deleted an object. Running already is fine."""
         if os.getpid() != self._owner_pid:
             raise ConfigError(
                 f"{self!r} belongs to process {self._owner_pid}, which forked this one; start a new one"
             )
         if self.running:
-            return
+            return self
         weed = find_weed()
         if self._port and not is_free(self._port):
             raise ConfigError(
@@ -106,6 +106,7 @@ class ObjectServer:
         except BaseException:
             self.stop()
             raise
+        return self
 
     def stop(self) -> None:
         """Ends the server, in order where it lets us, and removes a temporary folder. Twice is fine.
