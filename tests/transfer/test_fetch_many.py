@@ -80,19 +80,7 @@ def test_a_damaged_object_raises_for_itself(seen, fault_proxy):
         next(results)
 
 
-@pytest.mark.parametrize(
-    "known",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.xfail(
-                reason="the engine reads what has no known size, and does not see the store's own checksum"
-            ),
-        ),
-    ],
-    ids=["listed", "key only"],
-)
+@pytest.mark.parametrize("known", [True, False], ids=["listed", "key only"])
 def test_a_damaged_object_that_was_uploaded_in_parts_is_noticed(s3, proxied, fault_proxy, known):
     upload = Upload(s3, "object")
     upload.write(bytes(6 << 20))
