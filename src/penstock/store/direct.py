@@ -31,7 +31,7 @@ _DIRECT_BYTES = 2 << 20
 """Reads known to be this large go over our own connections. Below, the engine's threads beat one interpreter's lock,
 at a third more CPU. Measured: docs/decisions/0005-direct-transfers.md."""
 
-_PARTS_ETAG = re.compile(r'-\d+"?$')
+_PARTS_ETAG = re.compile(r'"[0-9a-f]{32}-\d+"')
 """How S3 ends the ETag of an object that was uploaded in parts."""
 
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -80,7 +80,7 @@ class DirectStore(ObjectStore):
 
         Costs a HEAD, and only there: what was put at once carries its checksum with it.
         """
-        in_parts = found.meta.etag is not None and _PARTS_ETAG.search(found.meta.etag)
+        in_parts = found.meta.etag is not None and _PARTS_ETAG.fullmatch(found.meta.etag)
         whole = len(found.data) == found.meta.size
         if in_parts and whole and self._config.verify_checksums and self._wire() is not None:
             stored = self.checksum(key)
