@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection that receives into the caller's memory. Knows nothing of stores; `wire.py` does.
 
-Written by hand because a small read costs half the CPU of any client measured, and a large one a third: one send,
-one parse of the head, one `recv` of the body into its destination. See docs/decisions/0005-direct-transfers.md.
+Written by hand because a large read costs a third of the engine's CPU this way: one send, one parse of the head, one
+`recv` of the body into its destination. See docs/decisions/0005-direct-transfers.md.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Signs S3 requests (AWS Signature Version 4). Pure; `wire.py` sends them.
 
-Written by hand because the engine signs only its own requests and botocore, which is optional here, takes 25 times
-as long for one; the tests compare every signature with botocore's. See docs/decisions/0005-direct-transfers.md.
+Written by hand because the engine signs only its own requests, and botocore, which is optional here, takes four to six
+times as long for one; the tests compare every signature with botocore's. See docs/decisions/0005-direct-transfers.md.
 """
 
 import hashlib
